@@ -2,12 +2,12 @@
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-ROOT = Path(__file__).parents[1]
+from tests.programs import ROOT
+
 RULE_FILES = sorted((ROOT / "prometheus/rules").glob("*.yml"))
 
 
@@ -31,7 +31,7 @@ class Metric(NamedTuple):
 def declared():
     """Return the metrics of docs/metrics.md by the names of their series."""
     text = (ROOT / "docs/metrics.md").read_text()
-    found: dict[str, Metric] = {}
+    found = {}
     for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
         labels = {
             label: set(re.findall(r"`([^`]+)`", values))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu import MODES, kernel_seconds
-from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
+from infercanary.contract.report import OUTPUT_TOLERANCE, decode, relative_error
 from infercanary.probe import CudaClock, Probe, TorchTarget
 from tests.gpu.targets import opened
 from tests.scenarios import cases
@@ -97,11 +97,11 @@ def test_a_graph_is_captured_with_the_inputs_in_place():
 def test_one_probe_runs_eager_compiled_and_graph_side_by_side():
     model = build().cuda()
     canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}
-    runs: dict[str, list[Run]] = {}
+    runs = {}
     with Probe(canaries, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0) as probe:
         report, deadline = decode(probe.report("")), time.monotonic() + 300  # compiling may take minutes
         while len(report.outputs) < len(canaries) or min(map(len, runs.values())) < 5:
-            assert time.monotonic() < deadline, "not all three canaries became steady with five runs"
+            assert time.monotonic() < deadline  # not all three canaries became steady with five runs
             time.sleep(0.5)
             report = decode(probe.report(""))
             assert [run.detail for run in report.runs if run.outcome not in ("ok", "busy")] == []

@@ -102,7 +102,7 @@ def test_onnx_compute_is_the_work_on_the_device(tmp_path):
         timings = repeats(target)
         seconds[rows] = statistics.median(t.phases["compute"] for t in timings)
         launch = statistics.median(t.phases["launch"] for t in timings)
-        assert launch < seconds[rows] or rows == 2048, "the run does not wait for the device"
+        assert launch < seconds[rows] or rows == 2048  # the run does not wait for the device
         target.close()
     assert seconds[32768] / seconds[2048] == pytest.approx(16, rel=0.4)
 
@@ -125,7 +125,7 @@ def test_a_tensorrt_engine_computes_what_numpy_does(rows, tmp_path):
     check(repeats(target))
     (x,), (y,) = target._inputs, target._outputs
     weights = np.random.RandomState(1).standard_normal((1024, 1024)).astype(np.float32) / 32
-    assert y.numbers().shape == (rows, 1024), "without a shape, the optimum of the profile is used"
+    assert y.numbers().shape == (rows, 1024)  # without a shape, the optimum of the profile is used
     assert np.abs(y.numbers() - x.numbers() @ weights).max() < 2e-2
     trt = pytest.importorskip("tensorrt")
     environment = target.environment()

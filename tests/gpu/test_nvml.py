@@ -58,7 +58,7 @@ def load():
 def label(found):
     """Return NVML's index of CUDA's first GPU, on which canaries run."""
     indexes = gpus_at(pci_bus_id(0), found)
-    assert indexes is not None, "NVML does not show CUDA's GPU"
+    assert indexes is not None  # NVML does not show CUDA's GPU
     (index,) = indexes
     return index
 
@@ -76,7 +76,7 @@ def test_the_canarys_gpu_is_among_those_that_answer(sample):
     device = Device(0)
     device.close()
     assert identity[1] == device.name
-    assert all(identity[:5]), "name, UUID, address and driver are known"
+    assert all(identity[:5])  # name, UUID, address and driver are known
     assert device.name in visible_gpus()
     assert 0 < of(found, "sm_clock_hertz") <= of(found, "sm_clock_max_hertz") < 5e9
     assert 0 < of(found, "memory_clock_hertz") < 50e9

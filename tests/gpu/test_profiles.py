@@ -19,8 +19,7 @@ pytestmark = pytest.mark.usefixtures("torch_cuda")
 
 def convolutions(mode="eager"):
     layers = [torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3), torch.nn.ReLU()]
-    model = torch.nn.Sequential(*layers).cuda().eval()
-    return opened(model, (8, 3, 224, 224), runs=1, mode=mode)
+    return opened(torch.nn.Sequential(*layers).cuda().eval(), (8, 3, 224, 224), runs=1, mode=mode)
 
 
 def profiled(target):

@@ -42,8 +42,7 @@ def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing():
     # The target is opened without a run, because even a batch of 1 needs 256 GiB.
     target = opened(lambda x: x.expand(x.shape[0], 2**36) + weight, (1, 1))
     before = torch.cuda.memory_reserved()
-    found = measured(target, 2)
-    assert found.reason == "out_of_memory"
+    assert measured(target, 2).reason == "out_of_memory"
     assert torch.cuda.memory_reserved() <= before + (2 << 20)
 
 

@@ -20,8 +20,8 @@ class Watch:
     """
 
     def __init__(self, url, probes, context=None, every=0.1):
-        self.seconds: list[float] = []
-        self.faults: list[str] = []
+        self.seconds = []
+        self.faults = []
         self.text = ""
         self._url, self._probes, self._context, self._every = url, probes, context, every
         self._ended = threading.Event()

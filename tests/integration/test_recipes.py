@@ -4,16 +4,15 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, ended
+
 PYTHON = shlex.quote(sys.executable)
 FOLDERS = (
     "benchmarks",
@@ -68,8 +67,7 @@ class Step(NamedTuple):
 
 def recipe(title):
     """Return the steps under a heading. Each block is for the last path that the text names before the block."""
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    section = page.split(f"\n### {title}\n")[1]
+    section = (ROOT / "CONTRIBUTING.md").read_text().split(f"\n### {title}\n")[1]
     section = re.split(r"\n(?=##)", _FENCE.sub(lambda block: block[0].replace("\n#", "\n\0#"), section))[0]
     end = 0
     for block in _FENCE.finditer(section):
@@ -124,7 +122,7 @@ def follow(tree):
             else:
                 touched.append(step.path)
                 write(step, tree / step.path)
-        assert visible() == before, "the recipe leaves files behind"
+        assert visible() == before  # the recipe leaves files behind
         return touched, printed
 
     return followed
@@ -133,14 +131,10 @@ def follow(tree):
 def run(commands, tree):
     """Run commands with the copy's packages, and return their output."""
     path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
+    environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
     commands = re.sub(r"^make ", "make --old-file=.venv/dev ", commands, flags=re.MULTILINE)
-    done = subprocess.run(
-        ["bash", "-euc", commands], cwd=tree, env=environment, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return ended("bash", "-euc", commands, cwd=tree, env=environment, seconds=180).stdout
 
 
 def write(step, path):
@@ -186,7 +180,7 @@ def test_results_of_recipes_pass_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]
     touched = {path for title in titles for path in follow(title)[0]}
     for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):
-        assert (tree / step.path).read_text() == step.text, "`make format` changed it"
+        assert (tree / step.path).read_text() == step.text  # `make format` changed it
     code = sorted(path for path in touched if path.endswith(".py"))
     assert len(code) >= 6
     typed = [path for path in code if not path.startswith("grafana/")]

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 
 from infercanary.ab.process import Host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
+from tests.programs import ended
 from tests.scenarios import cases
 
 DEPENDENCIES = ("yaml", "msgspec", "click", "psutil", "numpy")
@@ -34,8 +34,6 @@ class Quick:
 SETTINGS = {
     "canaries": {"quick": {"target": "quick:Quick"}}, "controls": False, "samplers": {"nvml": False},
 }  # fmt: skip
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
@@ -60,10 +58,7 @@ def command(tmp_path):
 @pytest.fixture
 def run(app, command):
     """Return a function that runs a subcommand in the app's folder, with additional variables."""
-    return lambda *arguments, **environment: subprocess.run(
-        [*command, *arguments],
-        cwd=app, env={**os.environ, **environment}, capture_output=True, text=True,
-    )  # fmt: skip
+    return lambda *arguments, **environment: ended(*command, *arguments, code=None, cwd=app, env=environment)
 
 
 def report(url):
@@ -110,13 +105,8 @@ def test_a_doctor_whose_checks_cannot_be_made_says_so(tmp_path, command):
         "    os._exit(3)\n"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*command, "doctor"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
+    done = ended(*command, "doctor", code=1, env={"PYTHONPATH": path})
+    assert done.stdout == ""
     *_, reason, last = done.stderr.splitlines()
     assert reason == "ImportError: no such library"
     assert "the checks cannot run: the process of the check ended (exit status 3)" in last

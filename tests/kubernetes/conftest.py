@@ -70,9 +70,8 @@ def installed(cluster, tmp_path_factory):
     """Install the chart with Pod Security `restricted`, and run a Prometheus with the operator's configuration."""
     if not GIVEN:
         run(SCRIPT, "start", "prometheus-operator")
-    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.apply(
-        namespace(RELEASE, restricted),
+        namespace(RELEASE, {"pod-security.kubernetes.io/enforce": "restricted"}),
         *(namespace(name) for name in NAMESPACES),
         PROMETHEUS,
     )
@@ -81,8 +80,7 @@ def installed(cluster, tmp_path_factory):
     chart = ("charts/infercanary", "--namespace", RELEASE, "--values", str(folder / "values.yaml"))
     print(cluster.helm("install", RELEASE, *chart))
     cluster.kubectl("rollout", "status", f"daemonset/{RELEASE}", "--namespace", RELEASE, "--timeout", "90s")
-    job = f"podMonitor/{RELEASE}/{RELEASE}/0"
-    with running(configuration(cluster, job, folder)) as prometheus:
+    with running(configuration(cluster, f"podMonitor/{RELEASE}/{RELEASE}/0", folder)) as prometheus:
         eventually(
             "a scrape of each node", 60, lambda: len(prometheus.query('up{job="infercanary"} == 1')) == 3
         )

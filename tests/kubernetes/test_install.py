@@ -25,7 +25,7 @@ def test_its_process_has_no_rights_on_the_node(cluster, exporter):
     assert (status["Uid"], status["Gid"]) == ("10002", "10002")
     assert {status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
     assert status["NoNewPrivs"] == "1"
-    assert status["Seccomp"] == "2", "a filter"
+    assert status["Seccomp"] == "2"  # a filter
     write = "touch /x 2>/dev/null && echo written || echo refused"
     assert cluster.kubectl(*inside, write).strip() == "refused"
 

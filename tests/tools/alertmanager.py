@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.request
 from contextlib import contextmanager
-from typing import Any
 
 import yaml
 from answers import answering
@@ -66,7 +65,7 @@ def running(folder, changed):
         changed: Text of the configuration → replacement.
     """
     port = free_port()
-    received: list[dict[str, Any]] = []
+    received = []
 
     def note(_path, body):
         received.append(json.loads(body))

@@ -96,7 +96,7 @@ def write(rows):
 
 def by_cause(rows):
     """Return the table of trials with a made cause, by cause."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found = {}
     for test, row in sorted(rows.items()):
         if trial := _TRIAL.search(test):
             found.setdefault((trial[1], trial[2]), []).append(row.result)
@@ -127,7 +127,7 @@ def commit():
 
 
 @functools.cache
-def has_changed(folders: tuple[str, ...], since: str) -> bool:
+def has_changed(folders, since):
     """Return True if the code of any of the folders changed since a commit, or if the commit is unknown here.
 
     Words do not count: a comment, a docstring, or a text of four words.
@@ -140,7 +140,7 @@ def has_changed(folders: tuple[str, ...], since: str) -> bool:
 
 
 @functools.cache
-def code(name: str, at: str) -> str:
+def code(name, at):
     """Return a file at a commit, without the words in Python; empty if the commit lacks the file."""
     show = ["git", "show", f"{at}:{name}"]
     text = subprocess.run(show, cwd=ROOT, check=False, capture_output=True, text=True).stdout
@@ -153,9 +153,9 @@ def code(name: str, at: str) -> str:
     return ast.dump(tree)
 
 
-def stale(rows: dict[str, Row]) -> list[str]:
+def stale(rows):
     """Return the command for each file whose tests never ran, or whose packages changed since."""
-    found: Counter[tuple[str, str]] = Counter()
+    found = Counter()
     for test, row in sorted(rows.items()):
         file = test.partition("::")[0]
         folders = next(folders for begin, folders in PACKAGES.items() if file.startswith(begin))
@@ -173,12 +173,11 @@ def stale(rows: dict[str, Row]) -> list[str]:
     ]
 
 
-def run(test: str) -> str:
+def run(test):
     """Run one test and return ``passed``, ``failed``, ``skipped`` (not possible on this machine) or ``xfailed``."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign", "--numprocesses=0", test]
     command += ["-o", f"faulthandler_timeout={HANGS_SECONDS}"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         last = ""
         for last in process.stdout:
             print(last, end="", flush=True)
@@ -197,7 +196,7 @@ def once(tests):
     Returns:
         1 if a cause was not named.
     """
-    trials: dict[str, list[str]] = {}
+    trials = {}
     for test in tests:
         if trial := _TRIAL.search(test):
             trials.setdefault(trial[1], []).append(test)

@@ -79,7 +79,6 @@ class FakeDisk:
     def environment(self):
         """Environment of a process that uses this disk."""
         return {
-            **os.environ,
             "LD_PRELOAD": str(self._library),
             "FAKE_DISK": str(self.folder),
             "FAKE_DISK_CONTROL": str(self._control),
@@ -110,7 +109,7 @@ class _File:
 
     def __init__(self, safe=b""):
         self.safe = bytearray(safe)
-        self.unsafe: list[Call] = []
+        self.unsafe = []
 
     def sync(self):
         self.safe, self.unsafe = self.left(random.Random(), 1.0), []
@@ -143,7 +142,7 @@ class Platter:
     def __init__(self, files):
         self._names = {name: _File(content) for name, content in files.items()}
         self._safe_names = dict(self._names)
-        self._unsafe_names: list[tuple[Call, _File]] = []
+        self._unsafe_names = []
 
     def take(self, call):
         """Apply the call of a process."""

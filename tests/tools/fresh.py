@@ -48,7 +48,6 @@ def running(*command):
     """Run a process that prints a line when it is ready; yield the process and the line. The end kills it."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             assert line
             yield process, line

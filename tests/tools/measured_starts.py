@@ -92,13 +92,12 @@ def experiment(change, seed):
         seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
-    pairs: list[TurnPair] = []
+    pairs = []
     judge = ExperimentJudge(MOST)
     while not pairs or not all(each.done for each in judge.decisions(pairs).values()):
         a, b = (Turn({CANARY: start(rng, own, 12, 12)}, {}, 9.0) for own in (dict[str, float](), change))
         pairs.append(TurnPair(a, b))
-    arms = [ArmSummary(name=name) for name in "ab"]
-    return judge.answer(CANARY, Result(arms, pairs, (), "clear", 1.0))
+    return judge.answer(CANARY, Result([ArmSummary(name=name) for name in "ab"], pairs, (), "clear", 1.0))
 
 
 def _recorded(starts):

@@ -79,7 +79,7 @@ def section(tried, possible, sampled):
         "| module | mutants | tried | killed | score |",
         "|---|---:|---:|---:|---:|",
     ]
-    killed: list[bool] = []
+    killed = []
     for name in sorted(possible, key=lambda name: (name == "all", name)):
         killed = [is_killed for module, _, is_killed in tried if name in (module, "all")]
         share = f"{100 * sum(killed) / len(killed):.0f} %" if killed else "–"

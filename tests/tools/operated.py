@@ -76,7 +76,6 @@ def configuration(cluster, job, folder):
         return (text, rules) if job in text and rules else None
 
     found = eventually("a configuration by the Prometheus Operator", 60, made)
-    assert found is not None
     text, rules = found
     (folder / "rules").mkdir()
     for name, content in rules.items():

@@ -55,7 +55,7 @@ def _hooked():
 def _normalised(is_fused):
     """Return cheap convolutions with normalization layers, or with the normalization folded into the weights."""
     torch.manual_seed(0)
-    layers: list[nn.Module] = []
+    layers = []
     for _ in range(4):
         pair = nn.Conv2d(8, 8, 1).eval(), nn.BatchNorm2d(8).eval()
         layers += [nn.utils.fusion.fuse_conv_bn_eval(*pair)] if is_fused else pair
@@ -78,7 +78,7 @@ class _Doubled(nn.Module):  # type: ignore[misc]
 def _tokenised(x):
     """Simulate preprocessing in pure Python before the model."""
     text = "the quick brown fox jumps over the lazy dog " * 400
-    ids: dict[str, int] = {}
+    ids = {}
     for word in text.split():
         ids.setdefault(word, len(ids))
     return _MODEL(x)

@@ -32,7 +32,7 @@ def starts(name):
 
 def parsed(text):
     """Return service → its starts in order of time."""
-    found: dict[str, list[Start]] = {}
+    found = {}
     fields = {field.name: field for field in msgspec.structs.fields(Sample)}
     for line in msgspec.json.Decoder(_Line).decode_lines(text):
         samples = [

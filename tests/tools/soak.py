@@ -144,7 +144,6 @@ async def _serve(app, stack):
 def hour(number, path, judging):
     """Return the exporter's resources now."""
     gc.collect()
-    assert judging._store is not None
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
     stored = values["infercanary_stored_runs_total"]
     assert isinstance(stored, float)
@@ -165,7 +164,7 @@ async def soak(store, seconds):
     """Run the exporter for this many simulated seconds."""
     polls = Polls()
     Judging.start = lambda self: None  # type: ignore[method-assign]  # its turns come with the clock
-    runners: list[web.AppRunner] = []
+    runners = []
     probes = []
     for number, (service, name) in enumerate(NAMES):
         app = web.Application()

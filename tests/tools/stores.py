@@ -95,7 +95,6 @@ def in_postgres(postgres):
         def opens(keep=None):
             stores.close()
             store = stores.enter_context(closing(open_store(postgres.database(), keep or Retention())))
-            assert store.fleet is not None
             store.fleet.hold({SEARCH})
             return store
 

@@ -14,8 +14,8 @@ from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
 from infercanary.probe import Probe, samplers, tags, targets
 from infercanary.probe.settings import Settings
 from tests.for_each import for_each
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
 GENERATOR = runpy.run_path(str(ROOT / "docs/generate.py"))
 METRICS = GENERATOR["declared"]()
 VALUES = GENERATOR["VALUES"]
@@ -36,7 +36,7 @@ OTHER_UNITS = """
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_pages_that_are_generated_are_current(file):
     path, text = file
-    assert path.read_text() == text, "this file is stale: run `make docs`"
+    assert path.read_text() == text  # this file is stale: run `make docs`
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
@@ -66,9 +66,8 @@ def test_every_metric_is_found():
     assert of_the_probe == KINDS.keys()
     sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
     declared = [name for source in sources for name in re.findall(r'\bMetric\(\s*"(\w+)"', source)]
-    assert sorted(declared) == [metric.name for metric in METRICS], (
-        "a metric is not a global name of its module"
-    )
+    # a metric is not a global name of its module
+    assert sorted(declared) == [metric.name for metric in METRICS]
 
 
 # Numbers of the policy -------------------------------------------------------------------------------------------
@@ -94,17 +93,16 @@ def test_conventions(metric):
     assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     words = metric.name.removesuffix("_total").split("_")
-    assert not set(words) & set(OTHER_UNITS.split()), "the name needs a base unit"
+    assert not set(words) & set(OTHER_UNITS.split())  # the name needs a base unit
     unit = BASE_UNITS & set(words)
-    assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"], (
-        "the unit must be the end of the name, before _total"
-    )
-    assert metric.kind != "histogram" or words[-1] == "seconds", "buckets are in seconds"
+    # the unit must be the end of the name, before _total
+    assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"]
+    assert metric.kind != "histogram" or words[-1] == "seconds"  # buckets are in seconds
     assert metric.kind == "gauge" or not metric.name.endswith("_info")
     assert len(set(metric.labels)) == len(metric.labels)
     for text in (metric.help, metric.reading):
         assert text == " ".join(text.split())
-        assert text.endswith("."), "a help text consists of sentences"
+        assert text.endswith(".")  # a help text consists of sentences
         assert text.count("`") % 2 == 0
     assert metric.reading != metric.help
 
@@ -139,7 +137,7 @@ def _links(page):
 def _anchors(page):
     """Return the anchors as on GitHub: lower case, no signs, hyphens for spaces, and numbers for duplicates."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    seen: Counter[str] = Counter()
+    seen = Counter()
     anchors = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, flags=re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -172,8 +170,9 @@ def test_each_keyword_of_a_probe_is_on_its_page():
 
 def test_each_target_sampler_and_discovery_has_its_line():
     page = (ROOT / "docs/probe.md").read_text()
-    assert _rows(page, "`target:`") == set(targets.names()), "docs/probe.md needs a row for each target"
-    assert _rows(page, "sampler") == set(samplers.registered()), "docs/probe.md needs a row for each sampler"
+    assert _rows(page, "`target:`") == set(targets.names())  # docs/probe.md needs a row for each target
+    # docs/probe.md needs a row for each sampler
+    assert _rows(page, "sampler") == set(samplers.registered())
     settings = (ROOT / "docs/exporter.md").read_text()
     for key in ("discovery", "probes"):
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
@@ -181,12 +180,11 @@ def test_each_target_sampler_and_discovery_has_its_line():
 
 def _rows(page, first):
     """Return the names in the first column of a table, which is found by the column's heading."""
-    table = page.split(f"\n| {first} |")[1].split("\n\n")[0]
-    return set(re.findall(r"^\| \[?`(\w+)`", table, re.MULTILINE))
+    return set(re.findall(r"^\| \[?`(\w+)`", page.split(f"\n| {first} |")[1].split("\n\n")[0], re.MULTILINE))
 
 
 def test_the_index_has_every_page():
     index = ROOT / "docs/README.md"
     listed = {(index.parent / link).resolve() for link in _links(index)}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
-    assert pages <= listed, "docs/README.md needs a line for each page"
+    assert pages <= listed  # docs/README.md needs a line for each page

@@ -1,10 +1,8 @@
 """Tests with a requirement are skipped with one line if it is not met, and fail in CI."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
+from tests.programs import ROOT, ended
 from tests.scenarios import cases, typed
 
 CONFTEST = """
@@ -40,17 +38,12 @@ no moon | "1" | not stack | 0 | ["1 passed, 2 deselected"]
 
 @cases(typed(NEEDS))
 def test_requirements_of_a_folder(missing, ci, selected, code, said, tmp_path):
-    tools = str(Path(__file__).parents[1] / "tools")
-    (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=tools, missing=missing))
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=str(ROOT / "tests/tools"), missing=missing))
     (tmp_path / "stack").mkdir()
     (tmp_path / "stack/test_stack.py").write_text(TESTS)
     (tmp_path / "test_beside.py").write_text("def test_beside():\n    pass\n")
     (tmp_path / "pytest.ini").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-m", selected],
-        cwd=tmp_path, env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
+    command = (sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-m", selected)
+    done = ended(*command, code=code, cwd=tmp_path, env={"CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
     for words in said:
         assert words in done.stdout + done.stderr

@@ -2,13 +2,11 @@
 
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.programs import ROOT
 from tests.scenarios import cases
-
-ROOT = Path(__file__).parents[2]
 
 
 def tracked():

@@ -1,12 +1,11 @@
 """The judge's smallest effect is the alerts' threshold."""
 
-from pathlib import Path
-
 import yaml
 
 from infercanary.judge.policy import LIVE
+from tests.programs import ROOT
 
-RULES = Path(__file__).parents[2] / "prometheus/rules/thresholds.yml"
+RULES = ROOT / "prometheus/rules/thresholds.yml"
 
 
 def test_thresholds_equal_the_smallest_effect():

@@ -3,7 +3,6 @@
 import re
 import shlex
 from contextlib import nullcontext
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import click
@@ -15,9 +14,9 @@ from infercanary.command.settings import convert
 from infercanary.exporter.config import ExporterConfig
 from infercanary.probe.config import ProbeConfig
 from tests.for_each import for_each
+from tests.programs import ROOT
 from tests.scenarios import cases
 
-ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "grafana/README.md"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
@@ -67,7 +66,6 @@ def test_each_command_line_of_ours_is_one(command):
     """Options and arguments are valid; the named files do not exist here."""
     name, *words = command[1]
     found = GROUP.get_command(CONTEXT, name)
-    assert found is not None
     missing = (
         pytest.raises(click.BadParameter, match="does not exist")
         if names_a_file(found, words)

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from functools import cache
 from itertools import pairwise
 
@@ -11,7 +10,8 @@ import pytest
 import yaml
 
 from tests.for_each import for_each
-from tests.unit.test_page_commands import ROOT, commands
+from tests.programs import ROOT, ended
+from tests.unit.test_page_commands import commands
 
 LINES = [
     (program, *line)
@@ -26,9 +26,7 @@ A_READERS = "search"
 
 
 def output(*command):
-    run = subprocess.run(command, input="", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-    assert run.returncode == 0, f"{' '.join(command)}: {run.stderr}"
-    return run.stdout
+    return ended(*command, input="", cwd=ROOT).stdout
 
 
 @cache

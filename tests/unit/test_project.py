@@ -1,11 +1,11 @@
 """The project's own files: configured paths exist, and machine-readable files can be read."""
 
 import re
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT
+
 WORKFLOW = ROOT / ".github/workflows/ci.yml"
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]

@@ -3,9 +3,7 @@
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +11,9 @@ from docker.utils.build import exclude_paths
 
 from infercanary.command.settings import UsageError
 from release import pin, sbom
+from tests.programs import ROOT, ended
 from tests.scenarios import cases
 
-ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 EXPORTER_IMAGE = (ROOT / "exporter/Dockerfile").read_text()
 RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
@@ -26,7 +24,7 @@ MOST_EXPOSED = 3.0
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
 def test_the_bill_of_materials_is_current():
-    assert sbom.TARGET.read_text() == sbom.text(), "this file is stale: run `make release-files`"
+    assert sbom.TARGET.read_text() == sbom.text()  # this file is stale: run `make release-files`
 
 
 def test_a_setting_that_is_mounted_is_in_no_image():
@@ -76,12 +74,9 @@ def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
     assert text.count("/opt/infercanary/bin/infercanary") == 1
     path = tmp_path / f"{unit}.service"
     path.write_text(text.replace("/opt/infercanary/bin/infercanary", "/bin/true"))
-    verified = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
-    assert (verified.returncode, verified.stderr) == (0, "")
-    scored = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", path], capture_output=True, text=True, timeout=60
-    )
-    [exposure] = re.findall(r"exposure level for \S+: ([\d.]+)", scored.stdout)
+    assert ended("systemd-analyze", "verify", path).stderr == ""
+    scored = ended("systemd-analyze", "security", "--offline=true", path, code=None).stdout
+    [exposure] = re.findall(r"exposure level for \S+: ([\d.]+)", scored)
     assert float(exposure) <= MOST_EXPOSED
 
 
@@ -90,7 +85,7 @@ def test_a_release_calls_what_there_is(job):
     """A tag is its first run: what it calls is installed by a step before, or a module of the repository."""
     needed = job.get("needs", [])
     assert {*([needed] if isinstance(needed, str) else needed)} <= RELEASE["jobs"].keys()
-    installed: set[str] = set()
+    installed = set()
     for step in job["steps"]:
         assert ("run" in step) is not ("uses" in step)
         if "uses" in step:
@@ -101,7 +96,7 @@ def test_a_release_calls_what_there_is(job):
                     assert _checks_out(job)
                     installed |= {*re.findall(r"^([\w-]+)==", (ROOT / file).read_text("utf-8"), re.MULTILINE)}
                 case ["python", "-m", "pip", "install", *packages]:
-                    assert packages == ["dist/*.whl"], "a tool of the release is installed by its hashes"
+                    assert packages == ["dist/*.whl"]  # a tool of the release is installed by its hashes
                     installed |= {*packages}
                 case ["python", "-m", module, *_]:
                     path = ROOT / module.replace(".", "/")
@@ -176,8 +171,8 @@ def test_an_invalid_digest_is_refused():
 
 
 def test_a_release_is_published_without_a_password():
-    assert "secrets.PYPI" not in str(RELEASE), "trusted publishing needs no token"
+    assert "secrets.PYPI" not in str(RELEASE)  # trusted publishing needs no token
     assert RELEASE["permissions"] == {"contents": "read"}
     assert RELEASE["jobs"]["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}
     built = [service["image"] for service in COMPOSE["services"].values() if "build" in service]
-    assert len(built) == len({*built}), "two services build the same tag"
+    assert len(built) == len({*built})  # two services build the same tag

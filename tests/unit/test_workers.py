@@ -5,9 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.programs import ROOT
 
 KILLED = """
 import os, pathlib, time
@@ -54,7 +55,7 @@ def test_greedy_child():
 def test_frugal_after_it():
     subprocess.run([sys.executable, "-c", ""], check=True)
 """
-CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text()
+CONFTEST = (ROOT / "tests/conftest.py").read_text()
 
 
 def run(folder, *options, settings="", paths=("tests",)):

@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -29,13 +28,14 @@ from infercanary.command import cli as cli
 from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.measures import HOST_MEMORY, throughput_of
+from tests.programs import ROOT
 from tests.scenarios import cases
 
 pytestmark = pytest.mark.takes(40)
 
 FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # instead of the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
-WORK = Path(__file__).parents[2] / "stack/alone/ab"
+WORK = ROOT / "tests/stack/alone/ab"
 
 
 @pytest.fixture
@@ -61,8 +61,7 @@ def side(settings, **variables):
 
 def take(arm, interruption=None, seconds=60):
     deadline = time.monotonic() + 100
-    plan = Plan(1, 8, 100, seconds)
-    return TurnReader(arm, plan, deadline, interruption or Interruption()).take()
+    return TurnReader(arm, Plan(1, 8, 100, seconds), deadline, interruption or Interruption()).take()
 
 
 def experiment(a, b, restarts):
@@ -113,9 +112,8 @@ def test_a_start_waits_for_its_sweep(reaper, monkeypatch):
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
     turn = take(Host(side(settings, WORK_BYTES="1e5"), reaper))
     values = [run.measures for run in turn.starts["work"].samples]
-    assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], (
-        "the second run has the controls' memory"
-    )
+    # the second run has the controls' memory
+    assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True]
     for batch in (1, 8):
         assert any(throughput_of(batch, 1) in measures for measures in values), values
 
@@ -213,7 +211,6 @@ def test_the_reaper_ends_processes_of_an_experiment_that_was_killed():
     parent = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
     )
-    assert parent.stdout is not None
     child, watcher = map(psutil.Process, map(int, parent.stdout.readline().split()))
     try:
         parent.kill()

@@ -5,24 +5,21 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 from infercanary.contract.report import Run
 from infercanary.probe.journal import Journal
+from tests.programs import ended
 from tests.scenarios import cases
 
 COMMAND = [sys.executable, "-m", "infercanary"]
 IN_A_SHELL = shlex.join(COMMAND)
 
 
-def infercanary(*arguments, stdin="", folder, **environment):
-    done = subprocess.run(
-        [*COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, timeout=60,
-        encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
-    )  # fmt: skip
+def infercanary(*arguments, stdin="", folder):
+    done = ended(*COMMAND, *arguments, code=None, cwd=folder, input=stdin)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 
@@ -64,11 +61,8 @@ def test_exit_codes_answer_a_pipeline(folder):
 
 
 def test_a_reader_that_closes_the_pipe_early(folder):
-    done = subprocess.run(
-        ["bash", "-c", f"{IN_A_SHELL} compare old new | true; exit ${{PIPESTATUS[0]}}"],
-        cwd=folder, capture_output=True, timeout=60, text=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "")
+    command = f"{IN_A_SHELL} compare old new | true; exit ${{PIPESTATUS[0]}}"
+    assert ended("bash", "-c", command, code=1, cwd=folder).stderr == ""
 
 
 @pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
@@ -78,11 +72,7 @@ def test_a_reader_that_closes_the_pipe_early(folder):
 def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     """Exit code 1 would mean `regressed`, and 0 `equivalent`."""
     shutil.copy(folder / "new", folder / "old2")
-    done = subprocess.run(
-        ["bash", "-c", f"{IN_A_SHELL} {command} {where}"],
-        cwd=folder, capture_output=True, timeout=60, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
+    done = ended("bash", "-c", f"{IN_A_SHELL} {command} {where}", code=2, cwd=folder)
     assert re.fullmatch(r"infercanary: the answer cannot be printed \(.+\); .+\n", done.stderr), done.stderr
 
 
@@ -98,10 +88,6 @@ def test_a_fault_of_its_own_is_not_taken_for_a_regression(module, error, code, s
     (folder / "broken" / module / "__init__.py").write_text(f"raise {error}")
     path = os.pathsep.join([str(folder / "broken"), os.environ.get("PYTHONPATH", "")])
     for command in (["compare", "old", "new"], ["scan", "old"]):
-        done = subprocess.run(
-            [*COMMAND, *command], cwd=folder, capture_output=True, timeout=60, text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
-        assert done.returncode == code
+        done = ended(*COMMAND, *command, code=code, cwd=folder, env={"PYTHONPATH": path})
         assert said in done.stderr
         assert code != 2 or done.stderr.count("\n") == 1

@@ -5,7 +5,6 @@ twenty trials of each in `make campaign`.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -19,9 +18,10 @@ from recorder import record
 
 from infercanary.command.cli import cli
 from infercanary.judge.operators import short_name
+from tests.programs import ROOT
 from tests.scenarios import cases
 
-TOOLS = Path(__file__).parents[2] / "tools"
+TOOLS = ROOT / "tests/tools"
 NAMES = ["hook", "unfused", "float64", "tokeniser", "unoptimised"]
 TRIALS = 20
 
@@ -48,7 +48,7 @@ def compared(old, new):
     operators = found["causes"]["operators"]
     assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:
-        assert shift["operator"] in page, "the page shows each operator"
+        assert shift["operator"] in page  # the page shows each operator
     return found
 
 

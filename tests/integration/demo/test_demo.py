@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
+from tests.programs import ended
 from tests.scenarios import cases
 
 pytestmark = pytest.mark.takes(100)
@@ -38,14 +39,12 @@ def demo(temporary, *arguments, **environment):
         if child.poll() is None:
             for process in [*family.children(recursive=True), family]:
                 process.kill()
-        assert child.stdout is not None
         child.stdout.close()
         child.wait(10)
 
 
 def read_until(child, pattern):
     """Return the first line that matches; fail if the output ends before."""
-    assert child.stdout is not None
     seen = []
     for line in child.stdout:
         seen.append(line)
@@ -97,15 +96,8 @@ def test_a_signal_leaves_nothing_behind(number, tmp_path):
 def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
     """The server cannot import torch: the demo names the failed part and the reason, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "infercanary", "demo"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
+    command = (sys.executable, "-m", "infercanary", "demo")
+    [line] = ended(*command, code=2, env={"PYTHONPATH": str(tmp_path)}).stderr.splitlines()
     assert line.startswith("infercanary: the server ended with code 1: ImportError: no torch for this test")
 
 
@@ -119,11 +111,7 @@ def test_children_of_its_children_end_too(tmp_path):
         "    while not (processes.folder / 'pid').exists(): time.sleep(0.05)\n"
         "    print((processes.folder / 'pid').read_text())\n"
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
-    )
-    assert done.returncode == 0
+    done = ended(sys.executable, "-c", script, env={"TMPDIR": str(tmp_path)})
     assert done.stderr == ""
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(5)

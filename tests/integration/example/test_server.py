@@ -6,13 +6,13 @@ import sys
 import textwrap
 import time
 import urllib.request
-from pathlib import Path
 
 from ports import free_port
 
 from infercanary.contract.report import decode
+from tests.programs import ROOT
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
+EXAMPLE = ROOT / "examples" / "resnet18"
 
 # The first forward pass while the trap file exists removes the file and hangs.
 SCRIPT = textwrap.dedent(

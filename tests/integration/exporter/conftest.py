@@ -13,10 +13,8 @@ from infercanary.contract.report import (
     LADDER,
     LATENCY,
     SCHEMA_VERSION,
-    Family,
     HistogramValue,
     Report,
-    Run,
     encode,
 )
 from infercanary.exporter import app, collect
@@ -152,11 +150,11 @@ class GoodProbe:
         self.status = 200
         self.boot_id = "boot-1"
         self.polls = 0
-        self.cursors: list[str] = []
-        self.families: list[Family] = []
+        self.cursors = []
+        self.families = []
         self.environment = {"torch": "2.7.1"}
         self.lost_runs = 0
-        self.runs: list[Run] = []
+        self.runs = []
 
     def report(self, since=""):
         self.polls += 1

@@ -18,6 +18,7 @@ from infercanary.contract.journal import decode
 from infercanary.contract.report import decode as report_in
 from infercanary.judge.model import ServiceKey
 from infercanary.store.store import open_store
+from tests.programs import ended
 
 KEY, CANARY = ServiceKey("", "s"), "quick"
 
@@ -78,7 +79,7 @@ def certificate(folder, name, *more, address="IP:127.0.0.1"):
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
     names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
     command = ["openssl", "req", *kind.split(), *names.split(), *more]
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    ended(*command, cwd=folder)
     return pem
 
 
@@ -161,7 +162,7 @@ class ProbeProcess(Process):
 
     def journalled(self):
         """Return boot id → sequence numbers of the journalled runs, for all starts."""
-        found: dict[str, list[int]] = {}
+        found = {}
         for file in ("journal.1", "journal"):
             if (self.folder / file).exists():
                 for line in (self.folder / file).read_bytes().splitlines():
@@ -171,7 +172,7 @@ class ProbeProcess(Process):
 
     def ring(self):
         """Return boot id → sequence numbers of the runs that the probe offers now."""
-        found: dict[str, list[int]] = {}
+        found = {}
         cursor = ""
         while body := self.get(f"/report?since={cursor}"):
             report = report_in(body)

@@ -58,7 +58,7 @@ class Server:
 
     def __init__(self, port, connections):
         self.connections = connections
-        self.clients: list[Client] = []
+        self.clients = []
         self._port = port
 
     @property
@@ -186,7 +186,7 @@ async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(monkey
         await server.until(lambda found: found.refused["late_reader"] == 1)
         assert await late.read() < len(BIG)
         scraper.send(ASK % b"/" + b"\r\n")
-        assert await scraper.read() >= len(BIG), "a client that reads its answers stays connected"
+        assert await scraper.read() >= len(BIG)  # a client that reads its answers stays connected
 
 
 async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(monkeypatch):

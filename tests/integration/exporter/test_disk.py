@@ -2,7 +2,6 @@
 
 import random
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
@@ -16,6 +15,7 @@ from store_writer import KEEP, RUNS, S, take
 
 from infercanary.store.retention import TIERS
 from infercanary.store.store import open_store
+from tests.programs import ended
 from tests.scenarios import cases
 
 pytestmark = [needs_cc, pytest.mark.store]
@@ -46,12 +46,7 @@ def batches_in(path):
 def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(batches, losses, tmp_path):
     rng = random.Random(5)
     disk = FakeDisk(tmp_path / "disk", tmp_path)
-    subprocess.run(
-        [sys.executable, store_writer.__file__, str(disk.folder), str(batches)],
-        env=disk.environment,
-        check=True,
-        timeout=300,
-    )
+    ended(sys.executable, store_writer.__file__, disk.folder, batches, env=disk.environment, seconds=300)
     calls = disk.take_record()
     assert batches_in(disk.folder / "store.db") == batches
     # Half of the losses are near calls that order writes. There are few such calls, and a fault would show there.
@@ -87,15 +82,7 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(batches
 @cases([9, pytest.param(1, marks=pytest.mark.campaign)])
 def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(step, tmp_path):
     disk = FakeDisk(tmp_path / "disk", tmp_path)
-    command = [sys.executable, full_disk.__file__, str(disk.folder), str(step)]
-    done = subprocess.run(
-        command,
-        env=disk.environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = ended(sys.executable, full_disk.__file__, disk.folder, step, env=disk.environment, seconds=1800)
     assert "Traceback" not in done.stderr
     trials = {
         int(call): msgspec.convert(found, Trial)

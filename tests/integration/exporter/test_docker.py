@@ -37,17 +37,17 @@ class FakeDocker:
         self.probe_port = 0
         self.watched: Callable[[], Any]
         """Runs an exporter that discovers at this server."""
-        self.listing: list[dict[str, Any]] = []
-        self.forbidden: list[str] = []
+        self.listing = []
+        self.forbidden = []
         self.listings = 0
         self.ahead = 0.0
         """Seconds by which the clock was set forward."""
         self.hang = False
         self.refused = ""
         """A list that the proxy refuses."""
-        self.kept: list[dict[str, Any]] = []
+        self.kept = []
         """Latest events."""
-        self._streams: list[tuple[web.Request, web.StreamResponse]] = []
+        self._streams = []
         self._runner: web.AppRunner | None = None
 
     async def start(self):
@@ -162,7 +162,7 @@ async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
     await fake.start()
     yield fake
     await fake.stop()
-    assert fake.forbidden == [], "a call that the socket proxy forbids"
+    assert fake.forbidden == []  # a call that the socket proxy forbids
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
@@ -176,9 +176,8 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
 
         await docker.has(1)
         await run.appears(UP, service="resnet", **FIRST)
-        assert await run.labels("infercanary_poll_failures_total") == [], (
-            "a new container has no failures of the old one"
-        )
+        # a new container has no failures of the old one
+        assert await run.labels("infercanary_poll_failures_total") == []
         [info] = await run.labels(INFO)
         assert info == {
             "service": "resnet", "container": "app-resnet-1", "image": "registry.example:5000/team/resnet:2",
@@ -194,7 +193,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
         await docker.event()
         await run.appears(UP, **FIRST)
         assert [info["image_digest"] for info in await run.labels(INFO)] == IMAGES[1:]
-        assert good_probe.cursors[asked] == "", "a new container is polled without the old one's cursor"
+        assert good_probe.cursors[asked] == ""  # a new container is polled without the old one's cursor
         docker.listing = []
         await docker.event("died")  # the word of Podman
         await run.becomes(None, UP)
@@ -315,7 +314,7 @@ async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(doc
         await docker.start()
         await run.appears(UP, **SECOND)
         assert await run.value(DISCOVERY) == 1
-        assert good_probe.cursors.count("") == 2, "the first container keeps its cursor"
+        assert good_probe.cursors.count("") == 2  # the first container keeps its cursor
 
 
 @cases([True, False])

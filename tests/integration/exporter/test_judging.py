@@ -46,14 +46,13 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
         restart(good_probe, "new", "2.13.0", 0.0226, 4)
         await up.becomes(1000, "infercanary_stored_runs_total")
         await up.becomes(1, "infercanary_verdict", verdict="regressed", **of_latency)
-        changed = {"component": "torch", "old": "2.7.0", "new": "2.13.0"}
         for name, more, low, high in (
             ("shift_ratio", {"measure": "latency"}, 0.12, 0.14),
             ("shift_host_ratio", {}, -0.01, 0.01),
             ("baseline_seconds", {}, 0.0197, 0.0203),
             ("control_baseline_seconds", {}, 0.00039, 0.00041),
             ("shift_cause", {"cause": "image"}, 1, 1),
-            ("upgrade_component_info", changed, 1, 1),
+            ("upgrade_component_info", {"component": "torch", "old": "2.7.0", "new": "2.13.0"}, 1, 1),
             ("judged_runs", {}, 192, 192),
             ("judge_aa_tests", {}, 3, 3),
         ):

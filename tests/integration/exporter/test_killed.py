@@ -49,11 +49,10 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
                 assert boot != next(reversed(ring))
                 continue
             numbers = kept.pop(boot)
-            assert numbers == made[: len(numbers)] and len(numbers) >= len(ring.get(boot, ())), (
-                "a run is lost or stored twice"
-            )
+            # a run is lost or stored twice
+            assert numbers == made[: len(numbers)] and len(numbers) >= len(ring.get(boot, ()))
             runs += len(numbers)
-    assert not kept, "the store has starts of no probe"
+    assert not kept  # the store has starts of no probe
     assert starts - unknown > kills / 3
     assert runs > 2 * kills
     print(f"{kills} kills: {runs} runs stored once; {unknown} starts left out that no exporter saw")

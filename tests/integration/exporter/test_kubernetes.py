@@ -16,7 +16,6 @@ from aiohttp.test_utils import TestServer
 
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery import kubernetes
-from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kubernetes import KubernetesPods, source
 from tests.integration.exporter.processes import certificate, comes_true
 from tests.scenarios import cases
@@ -38,12 +37,12 @@ class Api:
     """Answers lists from ``pods``, and each watch with the items of ``stream``; None ends a watch."""
 
     def __init__(self):
-        self.pods: list[msgspec.Raw] = []
+        self.pods = []
         self.version = 1
         self.page_pods = 100
-        self.requests: list[dict[str, str]] = []
-        self.tokens: list[str] = []
-        self.status: list[int] = []  # status codes of the next answers; 200 is a valid answer
+        self.requests = []
+        self.tokens = []
+        self.status = []  # status codes of the next answers; 200 is a valid answer
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
@@ -66,7 +65,6 @@ class Api:
         await response.prepare(request)
         while (piece := await self.stream.get()) is not None:
             if piece == CUT:
-                assert request.transport is not None
                 request.transport.abort()
                 break
             await response.write(piece)
@@ -92,8 +90,8 @@ class Follower:
 
     def __init__(self, api):
         self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
-        self.containers: list[Container] = []
-        self.failures: list[Exception] = []
+        self.containers = []
+        self.failures = []
         self.task = asyncio.create_task(self._follow())
 
     async def _follow(self):
@@ -175,7 +173,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_with_the_token_of_then(api
     assert follower.failures == []
     assert len(api.lists) == 1
     assert api.tokens == ["Bearer first"] * 2 + ["Bearer second"] * 2
-    assert "cannot be read" not in capsys.readouterr().out, "a bookmark is not a pod"
+    assert "cannot be read" not in capsys.readouterr().out  # a bookmark is not a pod
 
 
 async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
@@ -188,7 +186,7 @@ async def test_a_line_in_pieces_and_a_cut_in_it(api, follow):
     await comes_true(lambda: api.watches == ["1", "5"])
     api.send(deleted)
     await follower.finds("2")
-    assert follower.failures == [] and len(api.lists) == 1, "the end of a watch is not a failure"
+    assert follower.failures == [] and len(api.lists) == 1  # the end of a watch is not a failure
 
 
 REFUSALS = {

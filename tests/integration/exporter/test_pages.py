@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,8 +16,8 @@ from infercanary.contract.report import Run
 from infercanary.exporter import app, limits, status
 from infercanary.exporter.config import Links
 from infercanary.exporter.status import SCRIPT_SOURCE
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[3]
 NOTHING_LISTENS = "http://127.0.0.1:1"
 
 
@@ -30,7 +29,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
         assert await run.labels("infercanary_links_info") == [links]
         page = await run.page()
         assert '<a href="runbooks">' in page
-        assert "infercanary.enable" in page, "an empty page shows how to add a container"
+        assert "infercanary.enable" in page  # an empty page shows how to add a container
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())
     for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
         assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text

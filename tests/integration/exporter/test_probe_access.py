@@ -120,7 +120,7 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path, serves):
     token.write_text("second")
     assert [*map(status, ("second", "first"))] == [200, 401]
     token.unlink()
-    assert [*map(status, ("second", ""))] == [401, 401], "a removed token gives no access"
+    assert [*map(status, ("second", ""))] == [401, 401]  # a removed token gives no access
 
 
 def test_a_certificate_that_is_renewed(files, tmp_path):
@@ -132,7 +132,7 @@ def test_a_certificate_that_is_renewed(files, tmp_path):
     access = Access(ServerTls(cert_file=f"{tmp_path}/pem", key_file=f"{tmp_path}/key"))
     first = access.context()
     renew("stranger", "pem")
-    assert access.context() is first, "during a renewal the earlier certificate is used"
+    assert access.context() is first  # during a renewal the earlier certificate is used
     renew("stranger", "key")
     assert first is not access.context() is access.context()
 

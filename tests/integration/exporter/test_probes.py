@@ -151,7 +151,7 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_
         good_probe.runs = [*runs(2), *runs(4, boot_id="unseen")]
         await run.becomes(4, "infercanary_runs_left_out_total")
         assert await run.value(COLLECTED, container="one") == 14
-        assert await run.value(COLLECTED, container="repeating") == 5, "repeated runs are not counted again"
+        assert await run.value(COLLECTED, container="repeating") == 5  # repeated runs are not counted again
 
 
 async def test_a_probe_on_a_unix_socket(watch, good_probe, tmp_path):

@@ -41,7 +41,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         await run.appears("infercanary_up", container="two")
         await run.appears("infercanary_up", container="refusing")
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1
-        assert 'container="one"' not in (await run.get())[1], "a removed container still has series"
+        assert 'container="one"' not in (await run.get())[1]  # a removed container still has series
 
         put(path, "probes: [{url: nonsense, service: s, container: c}]")
         await run.becomes(0, "infercanary_config_last_reload_successful")
@@ -51,7 +51,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         write(path, two=url, three=url)
         await run.appears("infercanary_up", container="three")
         await run.becomes(1, "infercanary_config_last_reload_successful")
-        assert good_probe.cursors.count("") == asked + 1, "a container that stayed keeps its cursor"
+        assert good_probe.cursors.count("") == asked + 1  # a container that stayed keeps its cursor
 
 
 async def test_a_reload_says_what_waits_for_the_next_start(path):

@@ -35,8 +35,8 @@ def test_memory_is_flat_and_files_are_within_their_bound(days, tmp_path):
     assert max(hour.resident for hour in later) <= 1.02 * max(hour.resident for hour in hours[:FULL_HOURS])
     assert max(hour.objects for hour in later) <= 1.02 * later[0].objects
     assert max(hour.rows for hour in hours) <= most_rows(2) * len(NAMES)
-    assert max(hour.store for hour in hours) <= 14e6 * len(NAMES), "as store/retention.py says"
-    assert max(hour.log for hour in hours) <= 17e6, "as store/sqlite.py says"
+    assert max(hour.store for hour in hours) <= 14e6 * len(NAMES)  # as store/retention.py says
+    assert max(hour.log for hour in hours) <= 17e6  # as store/sqlite.py says
     assert max(hour.tasks for hour in later) == min(hour.tasks for hour in later)
     # Only runs from the last seconds before a restart may be lost.
     made = 24 * HOUR * days // soak.RUN_SECONDS * len(NAMES)

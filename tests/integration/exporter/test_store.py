@@ -69,7 +69,7 @@ def test_a_full_disk_while_it_is_opened_and_later(small_disk):
             store.take(generation(), samples(1, 20_000))
         assert sequences(store) == [*range(1, 10)]
         ballast.unlink()
-        assert store.take(generation(), samples(1, 20)) == 10, "the cursor was kept"
+        assert store.take(generation(), samples(1, 20)) == 10  # the cursor was kept
 
 
 RANDOM = random.Random(1).randbytes(4096)
@@ -159,9 +159,8 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, 
             ):
                 open_store(path)
             store.take(generation(), samples(1, 10))
-            assert sequences(store) == [*range(1, 10)], "the process with the lock continues"
-    ending = open_store(path)
-    timer = threading.Timer(0.7, ending.close)
+            assert sequences(store) == [*range(1, 10)]  # the process with the lock continues
+    timer = threading.Timer(0.7, open_store(path).close)
     timer.start()
     with closing(open_store(path)) as store:  # waits for a store that is being closed
         assert sequences(store) == [*range(1, 10)]

@@ -55,4 +55,4 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
 def test_polls_that_end_again_end_the_process(tmp_path):
     """The log call fails, too."""
     with exporter(tmp_path, "MainThread") as (running, _):
-        assert running.process.wait(60) == 70, "the process ends, so that Docker or Kubernetes restarts it"
+        assert running.process.wait(60) == 70  # the process ends, so that Docker or Kubernetes restarts it

@@ -5,7 +5,6 @@ import http.client
 import os
 import shutil
 import ssl
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from infercanary.command import cli
 from infercanary.command.settings import UsageError
 from infercanary.exporter import web
 from tests.integration.exporter.processes import ExporterProcess, certificate, until
+from tests.programs import ended
 from tests.scenarios import cases, scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
@@ -119,7 +119,7 @@ def test_the_file_is_read_at_each_request(tmp_path):
             assert lets_in("prometheus") == [200]
             path.unlink() if wrong is None else path.write_text(wrong)
             refused = [get(url, user) for user in ("prometheus:canary", "prometheus:wrong", "")]
-            assert refused == [-1] * 3, "refused, without a request for another password"
+            assert refused == [-1] * 3  # refused, without a request for another password
             path.unlink(missing_ok=True)
             path.write_text(users(prometheus=HASH))
         assert get(url, "removed:canary") == get(url) == 401
@@ -166,7 +166,7 @@ def test_tls_and_a_certificate_that_is_renewed(tmp_path):
         with pytest.raises(REFUSED):
             get(url.replace("https", "http"))
         (tmp_path / "server.key").write_text("broken")
-        assert get(f"{url}/metrics", context=before) == -1, "nobody has access while a file cannot be used"
+        assert get(f"{url}/metrics", context=before) == -1  # nobody has access while a file cannot be used
         certificate(tmp_path, "server")
         assert get(f"{url}/metrics", context=ssl.create_default_context(cafile=pem)) == 200
         with pytest.raises(urllib.error.URLError):
@@ -224,7 +224,7 @@ def pems(tmp_path_factory):
     for name in ("server", "client", "other"):
         certificate(folder, name)
     command = "openssl pkey -aes256 -passout pass:secret -in server.key -out locked.key"
-    subprocess.run(command.split(), check=True, capture_output=True, cwd=folder)
+    ended(*command.split(), cwd=folder)
     return folder
 
 

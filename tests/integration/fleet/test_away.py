@@ -42,12 +42,12 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
     with capture_logs() as logged:
         meanwhile = take(parts[third : 2 * third])
     assert value(judging, "store_up") == 0.0
-    assert value(judging, "stored_runs_total") < before + meanwhile, "a full disk may have room for a few"
-    assert judging.ownership.publishes(KEY), "findings stay"
+    assert value(judging, "stored_runs_total") < before + meanwhile  # a full disk may have room for a few
+    assert judging.ownership.publishes(KEY)  # findings stay
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1]
     assert "\n" not in complaints[-1]
-    assert len(complaints) <= 3, "the error is not logged at each turn"
+    assert len(complaints) <= 3  # the error is not logged at each turn
 
     repairs()
 
@@ -67,9 +67,8 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
         submit(alone, part)
     alone.turn()
     assert alone.findings[KEY]["c"].result.state == "regressed"
-    assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result, (
-        "the verdict differs from that of an undisturbed judge"
-    )
+    # the verdict differs from that of an undisturbed judge
+    assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result
 
 
 # Disk ------------------------------------------------------------------------------------------------------------

@@ -91,7 +91,6 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, crashes, tmp_path):
 
                 def judged():
                     with closing(open_store(url)) as reader:
-                        assert reader.fleet is not None
                         found = {canary: body for _, canary, body in reader.fleet.findings([KEY])}
                     result = msgspec.msgpack.decode(found["c"], type=Finding).result
                     return (result.state, result.upgraded_at) == (truth.state, truth.upgraded_at)
@@ -122,7 +121,8 @@ def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing
             probe.upgrade(0.04, "2")
         by_stopped = writes()
         holder.process.send_signal(signal.SIGCONT)
-        assert publishers([holder]) == [], "a resumed exporter must not publish, not even in its first scrape"
+        # a resumed exporter must not publish, not even in its first scrape
+        assert publishers([holder]) == []
         eventually(lambda: len({f for _, f in written(postgres, url)}) == 2 and "regressed" in other.log)
         assert writes() == by_stopped
         assert publishers(exporters) == [other.host]

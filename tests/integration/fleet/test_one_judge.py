@@ -43,7 +43,6 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
     # incomplete finding.
     older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
     with closing(open_store(url)) as store:
-        assert store.fleet is not None
         store.fleet.hold({*expected})
         for service in expected:
             store.fleet.put_finding(service, "c", 0.0, msgspec.msgpack.encode(older), b"")
@@ -68,7 +67,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
         for exporter in exporters.values():
             exporter.turn()
     held = [service for exporter in exporters.values() for service in exporter.ownership.held]
-    assert len(held) == len({*held}) == len(SERVICES) + 1, "each service, and the priors, have one judge"
+    assert len(held) == len({*held}) == len(SERVICES) + 1  # each service, and the priors, have one judge
 
     # A new judge gives the findings of the others, and of a single judge with a file.
     postgres.sql("UPDATE lease SET expires = 0", url)
@@ -100,9 +99,8 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
         submit(behind, part)
     behind.turn()
     assert value(behind, "store_up") == 0.0
-    assert behind.ownership.publishes(key), (
-        "without the store, it is unknown whether another exporter took over"
-    )
+    # without the store, it is unknown whether another exporter took over
+    assert behind.ownership.publishes(key)
     other.turn()
     assert other.ownership.publishes(key)
     proxy.hold_back(False)
@@ -169,7 +167,7 @@ def test_names_that_no_service_has_are_not_followed(postgres, judges):
     assert elsewhere.ownership._asked == {}
     flood()
     elsewhere.ownership.ask(ServiceKey("", "slower"))
-    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}, "the service's name is known now"
+    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}  # the service's name is known now
 
 
 def test_separate_exporters_learn_one_prior(postgres, judges):
@@ -179,16 +177,13 @@ def test_separate_exporters_learn_one_prior(postgres, judges):
     lessons = {ServiceKey("", f"s{number}"): Restarts(0.016 + 0.001 * number, 5.0) for number in range(10)}
     for number, (service, lesson) in enumerate(lessons.items()):
         fleet = stores[number % 2].fleet
-        assert fleet is not None
         fleet.hold({service})
         fleet.put_finding(service, "c", 0.0, b"", msgspec.json.encode(lesson))
         fleet.put_finding(service, "teaches-nothing", 0.0, b"", b"")
-    assert stores[2].fleet is not None
     stores[2].fleet.hold({PRIORS})  # this exporter judges none of the services
     for now in (0.0, LEARN_SECONDS):
         learns[2].learn(stores[2], now, {})
     found = learned([*lessons.values()])
-    assert found is not None
     for learning, store in zip(learns, stores, strict=True):
         learning.read_again()
         prior = learning.at(store, None)

@@ -63,7 +63,6 @@ class Scene(NamedTuple):
 
     @property
     def postgres(self):
-        assert self.server is not None
         return self.server
 
     @property
@@ -327,7 +326,7 @@ def test_each_run_is_stored_once_and_one_exporter_publishes(row, kind, tmp_path)
                 with closing(open_store(scene.location)) as store:
                     eventually(lambda: stored(store) == expected)
             eventually(lambda: [*map(regressed, scene.exporters)].count(True) == 1)
-        assert not [at for at in twice if not row.parts or at > ended + LEASE_SECONDS], "two publishers"
+        assert not [at for at in twice if not row.parts or at > ended + LEASE_SECONDS]  # two publishers
         for exporter in scene.exporters:
             exporter.stop()
         with closing(open_store(scene.location)) as store:

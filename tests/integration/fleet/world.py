@@ -43,13 +43,13 @@ class Probe:
         self._rng = np.random.default_rng(sum(map(ord, name)))
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._runs: list[Run] = []
+        self._runs = []
         self._boots = 0
         self._asked = 0
         self.stopped = False
         self.url = ""
         """URL of the probe; set when it is served."""
-        self.reported: set[str] = set()
+        self.reported = set()
         """Starts that an exporter polled while they ran."""
         self.upgrade(0.02, "1")
 

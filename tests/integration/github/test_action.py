@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.programs import ROOT
 from tests.scenarios import cases
 
-ROOT = Path(__file__).parents[3]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
 DEFAULTS = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
@@ -203,14 +203,11 @@ def test_a_mistake_in_the_command_ends_the_step(runner, tmp_path):
 
 
 def test_the_action_and_its_steps_agree():
-    text = (ROOT / "action.yml").read_text()
-    assert {*re.findall(r"inputs\.(\w+)", text)} == {*ACTION["inputs"]}, (
-        "an input that no step reads, or that is not declared"
-    )
+    # an input that no step reads, or that is not declared
+    assert {*re.findall(r"inputs\.(\w+)", (ROOT / "action.yml").read_text())} == {*ACTION["inputs"]}
     for step in STEPS.values():
-        assert step["shell"] == "bash" and "${{" not in step["run"], (
-            "an expression in a script is run as code: pass it by env"
-        )
+        # an expression in a script is run as code: pass it by env
+        assert step["shell"] == "bash" and "${{" not in step["run"]
         for script in re.findall(r"\$ACTION/(deploy/github/[\w.]+)", step["run"]):
             path = ROOT / script
             assert path.is_file()

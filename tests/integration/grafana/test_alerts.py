@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+from tests.programs import ROOT, ended
+
 SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
@@ -37,8 +36,7 @@ def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
     }
     file = tmp_path / "test.yml"
     file.write_text(yaml.safe_dump(document))
-    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended("promtool", "test", "rules", file)
 
 
 def of_an_image(rules):

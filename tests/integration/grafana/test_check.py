@@ -4,12 +4,12 @@ Both versions of Grafana's library are tested.
 """
 
 import os
-import subprocess
 
 import pytest
 
 from grafana.check import node
 from tests.for_each import for_each
+from tests.programs import ended
 
 pytestmark = pytest.mark.takes(15)
 
@@ -92,8 +92,7 @@ def table(*answers, unit="", **others):
 def lines(*values, **others):
     """Return a panel of named time series."""
     answer = matrix(*(({"name": f"search-{i}"}, each) for i, each in enumerate(values, 1)))
-    defaults = {"color": PALETTE, **others.pop("defaults", {})}
-    return panel("timeseries", answer, defaults=defaults, **others)
+    return panel("timeseries", answer, defaults={"color": PALETTE, **others.pop("defaults", {})}, **others)
 
 
 def override(properties, name=""):
@@ -239,6 +238,4 @@ def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
 
 
 def test_frames_and_axes_are_those_of_grafanas_own_packages():
-    done = subprocess.run(["node", "--test"], cwd=node.HERE, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert "\n# pass 162\n" in done.stdout
+    assert "\n# pass 162\n" in ended("node", "--test", cwd=node.HERE).stdout

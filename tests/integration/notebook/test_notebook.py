@@ -1,19 +1,15 @@
 """The example notebook in a real kernel, the magics in a real IPython, and an installation without extras."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import infercanary.probe
 from infercanary.command.settings import UsageError
+from tests.programs import ROOT, ended
 from tests.scenarios import cases
-
-ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.takes(15)
 
@@ -41,7 +37,7 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     assert re.search(r"median [\d.]+ [mµ]s", outputs(timed, "text/plain"))
     said = outputs(compared, "text/plain")
     assert said.startswith("regressed +")
-    assert "image" not in said, "a notebook has no image"
+    assert "image" not in said  # a notebook has no image
     assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
     assert "phase_compute" in outputs(table, "text/html")
     assert "cell: median" in outputs(magic, "text/plain")
@@ -102,16 +98,7 @@ def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path
         "    try: call()\n"
         "    except UsageError as error: print(error)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    done = ended(sys.executable, "-c", script, env={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path)
     assert done.stdout.splitlines() == [
         "True 2",
         "to_pandas needs the module `pandas`; in a checkout: pip install '.[notebook]'",
@@ -125,7 +112,7 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
     assert json.loads(path.read_text().splitlines()[0])["components"]
     with pytest.raises(UsageError, match="File exists"):
         result.save(path)
-    assert result.interval is None, "a single run has no interval"
+    assert result.interval is None  # a single run has no interval
     path.write_text("latency\n0.1\n")
     with pytest.raises(UsageError, match=r"runs\.jsonl: the file has no runs; is this the right file\?"):
         infercanary.read(path)

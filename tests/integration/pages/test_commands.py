@@ -17,7 +17,8 @@ import yaml
 from ports import free_port
 from postgres import PASSWORD, Postgres, running
 
-ROOT = Path(__file__).parents[3]
+from tests.programs import ROOT, ended
+
 PAGES = ("README.md", "docs/fleet.md")
 PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nlisten: 127.0.0.1:0\n"
 
@@ -63,10 +64,7 @@ class World(NamedTuple):
         return [sys.executable, *(["-m", "infercanary"] if program == "infercanary" else []), *arguments]
 
     def run(self, arguments, **environment):
-        return subprocess.run(
-            arguments, cwd=self.folder, env={**os.environ, **environment}, capture_output=True, text=True,
-            timeout=120,
-        )  # fmt: skip
+        return ended(*arguments, code=None, cwd=self.folder, env=environment)
 
 
 def exporter(world, arguments):
@@ -96,7 +94,7 @@ def exporter(world, arguments):
         assert process.wait(30) == 0
     if "postgresql" in " ".join(arguments):
         holders = world.postgres.sql("SELECT count(*) FROM lease", world.url)
-        assert holders == "1", "the database must be in use, with the lease of the priors"
+        assert holders == "1"  # the database must be in use, with the lease of the priors
     else:
         assert (world.folder / "judge.sqlite").is_file()
 
@@ -183,16 +181,13 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
     assert len(done.splitlines()) == 1
     assert f"{way.rstrip(':')}: " in done
     assert "postgresql" in done
-    assert [*tmp_path.iterdir()] == [settings], "a file was created with the URL as its name"
+    assert [*tmp_path.iterdir()] == [settings]  # a file was created with the URL as its name
 
 
 def refused(settings, *options):
     """Return the exporter's message about refused settings, and check that the message has no secret."""
-    done = subprocess.run(
-        [sys.executable, "-m", "infercanary", "exporter", "--config", settings, *options],
-        capture_output=True, text=True, timeout=60, cwd=settings.parent,
-    )  # fmt: skip
-    assert done.returncode == 2
+    command = (sys.executable, "-m", "infercanary", "exporter", "--config", settings)
+    done = ended(*command, *options, code=2, cwd=settings.parent)
     assert SECRET not in done.stdout + done.stderr
     return done.stderr
 

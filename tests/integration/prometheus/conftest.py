@@ -2,20 +2,21 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-PROGRAMS = ("promtool", "amtool", "alertmanager")
+from tests.programs import ended
 
-ENVIRONMENT = {**os.environ, "GOGC": "1000"}
-"""With rare garbage collection, promtool uses a quarter less CPU time, and at most 300 MB."""
+PROGRAMS = ("promtool", "amtool", "alertmanager")
 
 
 @pytest.fixture(scope="session")
 def tool():
-    """Return a function that runs one of the programs, which must succeed."""
+    """Return a function that runs one of the programs, which must succeed.
+
+    With rare garbage collection, promtool uses a quarter less CPU time, and at most 300 MB.
+    """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         # In CI, missing programs are a failure: skipped tests would pass.
@@ -23,10 +24,7 @@ def tool():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
     def run(name, *arguments):
-        done = subprocess.run(
-            [name, *arguments], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
-        )
-        assert done.returncode == 0, f"{name} {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+        done = ended(name, *arguments, seconds=300, env={"GOGC": "1000"})
         return done.stdout + done.stderr
 
     return run

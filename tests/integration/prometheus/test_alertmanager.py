@@ -1,7 +1,6 @@
 """A real Alertmanager with the shipped configuration: receivers, groups, and inhibited alerts."""
 
 import re
-import subprocess
 import time
 from collections import Counter
 
@@ -10,6 +9,7 @@ import yaml
 from alertmanager import ALERTS, CONFIG, SECRET, running
 from harness import ROOT, eventually
 
+from tests.programs import ended
 from tests.scenarios import cases, scenarios
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -29,13 +29,12 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     assert f"secret={SECRET}\n" in script
     [expression] = re.findall(r"sed '(.+?)'", script)
     made = tmp_path / "alertmanager.yml"
-    made.write_bytes(subprocess.run(["sed", expression, str(CONFIG)], check=True, capture_output=True).stdout)
+    made.write_text(ended("sed", expression, CONFIG).stdout)
     for config in (CONFIG, made):
         tool("amtool", "check-config", str(config))
     empty = [{"name": receiver["name"]} for receiver in SHIPPED["receivers"]]
-    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}, (
-        "only the webhooks are left out"
-    )
+    # only the webhooks are left out
+    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}
 
 
 @cases(
@@ -61,11 +60,11 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_use
         "/tmp/alertmanager.yml": str(made),
     }.items():
         script = script.replace(old, new)
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=10)
-    assert (done.returncode, "started" in done.stdout) == (int(is_refused), not is_refused), done
+    done = ended("sh", "-c", script, code=int(is_refused))
+    assert ("started" in done.stdout) is not is_refused
     assert ("must hold one line" in done.stderr) is is_refused
     assert "http://a" not in done.stderr
-    assert made.exists() == (not is_used and not is_refused), "without a URL the receivers must be empty"
+    assert made.exists() == (not is_used and not is_refused)  # without a URL the receivers must be empty
 
 
 def test_names_in_inhibition_rules_exist():
@@ -189,8 +188,7 @@ def test_explained_alerts_are_inhibited(alertmanager):
             state = "suppressed" if text in silenced else "active"
             expected[frozenset({**ALERTS[labels["alertname"]], **labels}.items())] = state
 
-    rows = [row for row in scenarios(INHIBITED) if len(row) > 1]
-    for number, (why, *others) in enumerate(rows):
+    for number, (why, *others) in enumerate([row for row in scenarios(INHIBITED) if len(row) > 1]):
         send(f"s{number}", why, *(filter(None, cell.split("; ")) for cell in others))
     eventually("explained alerts are suppressed", 10, lambda: alertmanager.states() == expected)
     send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # without a known host

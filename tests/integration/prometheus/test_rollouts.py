@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -18,8 +16,9 @@ from infercanary.exporter.probe_state import INFO
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Question, ServiceState
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES
+from tests.programs import ROOT, ended
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+DEPLOY = ROOT / "deploy"
 CHECK = DEPLOY / "check"
 ARGO = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "argo-rollouts").iterdir())}
 FLAGGER = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((DEPLOY / "flagger").iterdir())}
@@ -48,9 +47,7 @@ def faults(objects):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "npm ci --prefix deploy/check (apt-get install npm)"
         )
-    command = ["node", str(CHECK / "check.mjs")]
-    done = subprocess.run(command, input=json.dumps(objects), capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return ended("node", CHECK / "check.mjs", input=json.dumps(objects)).stdout.splitlines()
 
 
 def test_argos_objects_are_by_its_schema():
@@ -66,7 +63,8 @@ def test_argos_objects_are_by_its_schema():
 def test_argo_waits_for_an_hour_and_no_longer(name):
     found = metric(name)
     seconds = int(found["interval"].removesuffix("s"))
-    assert LIVE.decide.looks[-1] * RUN_SECONDS < WAIT_SECONDS, "the wait must be longer than the judge needs"
+    # the wait must be longer than the judge needs
+    assert LIVE.decide.looks[-1] * RUN_SECONDS < WAIT_SECONDS
     assert found["inconclusiveLimit"] * seconds == WAIT_SECONDS
     assert found["consecutiveErrorLimit"] * ARGO_ERROR_SECONDS == WAIT_SECONDS
     assert (found["failureLimit"], found["consecutiveSuccessLimit"]) == (0, 1)
@@ -95,8 +93,7 @@ def test_flagger_asks_the_api():
     for hook in hooks.values():
         asked = api.parse({"namespace": "ml", **hook["metadata"]})
         assert (asked.namespace, asked.service) == ("ml", "search")
-    annotation = '"infercanary.io/service": "search"'
-    assert annotation in (DEPLOY / "flagger/canary.yaml").read_text()
+    assert '"infercanary.io/service": "search"' in (DEPLOY / "flagger/canary.yaml").read_text()
 
 
 def served():

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.for_each import for_each
-from tests.rules import ALERTS, DECLARED, GROUPS, RECORDS, ROOT, RULE_FILES, RULES, load
+from tests.programs import ROOT
+from tests.rules import ALERTS, DECLARED, GROUPS, RECORDS, RULE_FILES, RULES, load
 
 pytestmark = pytest.mark.takes(40)
 
@@ -128,8 +129,7 @@ def records_in(expression):
 
 def read_by(rule):
     """Return the exporters' families that a rule reads, directly or by recorded series."""
-    read = metrics_in(rule["expr"])
-    return read.union(*(read_by(RECORDS[name]) for name in records_in(rule["expr"])))
+    return metrics_in(rule["expr"]).union(*(read_by(RECORDS[name]) for name in records_in(rule["expr"])))
 
 
 def inputs(test):
@@ -190,7 +190,7 @@ def test_runbooks_name_metrics_that_exist():
 
 def test_a_window_is_read_once():
     """Windows with many samples are evaluated by one recording rule, once a minute."""
-    readers: dict[tuple[str, str], set[str]] = {}
+    readers = {}
     for group in GROUPS:
         for rule in group["rules"]:
             name = rule.get("record") or name_of(rule)
@@ -256,8 +256,8 @@ def test_an_alert_says_what_a_person_needs(alert):
     assert alert["labels"]["severity"] in SEVERITIES
     assert alert["labels"]["layer"] in LAYERS
     assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert "query" not in annotations["summary"], "a summary uses the alert's own value"
-    assert re.search(r"\bFirst\b", annotations["description"]), "the description must say what to do first"
+    assert "query" not in annotations["summary"]  # a summary uses the alert's own value
+    assert re.search(r"\bFirst\b", annotations["description"])  # the description must say what to do first
     link = _LINK % ("runbooks", "runbooks")
     assert annotations["runbook_url"] == f"{link}#{name.lower()}{{{{ end }}}}"
     assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"
@@ -291,7 +291,7 @@ def test_a_table_says_which_page_and_which_wait():
     """The table has one line for each alert, with its severities and an action."""
     page = (ROOT / "docs/alerting.md").read_text()
     rows = re.findall(r"^\| `(InferCanary\w+)` \| ([\w, %]+) \| (.{20,}) \|$", page, flags=re.MULTILINE)
-    severities: dict[str, set[str]] = {}
+    severities = {}
     for alert in ALERTS:
         severities.setdefault(alert["alert"], set()).add(alert["labels"]["severity"])
     words = {"critical": "pages", "warning": "waits"}

@@ -71,7 +71,7 @@ def test_an_hour(shipped, trouble):
         compose("--profile", "broken", "up", "--detach", "--no-deps", *trouble.services, seconds=240)
     if trouble.command:
         run(*trouble.command)
-    firing: set[str] = set()
+    firing = set()
     while (passed := time.monotonic() - began) < SECONDS:
         alerts = [labels for labels, _ in shipped.query("ALERTS")]
         now = {" ".join(filter(None, map(labels.get, SHOWN))) for labels in alerts}

@@ -135,7 +135,6 @@ class Scene:
 
     def ended(self):
         """Return exit code and output of the `exec` command."""
-        assert self._once is not None
         output, _ = self._once.communicate(timeout=90)
         print(output)
         return self._once.returncode, " ".join(output.split())
@@ -183,8 +182,7 @@ class Scene:
             "--config",
             f"{self._folder}/exporter.yaml",
         ]
-        process = self._stack.enter_context(subprocess.Popen(command, cwd=ROOT))
-        self._stack.callback(process.terminate)
+        self._stack.callback(self._stack.enter_context(subprocess.Popen(command, cwd=ROOT)).terminate)
         self.exporter = Stack(f"http://{listen}")
 
 

@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-from pathlib import Path
 
 import pytest
 from jsonschema import validate
@@ -22,6 +21,7 @@ from infercanary.judge.origin import Origin
 from infercanary.judge.policy import EXPERIMENT
 from infercanary.pages.html import render_page
 from infercanary.render.text import render_text
+from tests.programs import ROOT
 from tests.scenarios import cases, typed
 
 A = ArmSummary(
@@ -165,7 +165,7 @@ def test_every_format_has_the_answer_of_the_worst_canary(capsys, tmp_path):
     page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
     code, out = shown(capsys, found, form="json", html=str(page), junit=str(junit))
     answer = json.loads(out)
-    validate(answer, json.loads((Path(__file__).parents[3] / "docs/schemas/ab.v1.json").read_text()))
+    validate(answer, json.loads((ROOT / "docs/schemas/ab.v1.json").read_text()))
     assert (code, answer["exit_code"], answer["verdict"], answer["canary"]) == (1, 1, "regressed", "slow")
     assert [canary["verdict"] for canary in answer["canaries"]] == ["equivalent", "regressed"]
     assert answer["a"]["mean"] == pytest.approx(0.02, rel=0.02)

@@ -106,9 +106,7 @@ def test_settings_are_copied_into_the_container():
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
         [file] = opened.getmembers()
         assert (f"{path}{file.name}", file.mode) == (SETTINGS, 0o644)
-        read = opened.extractfile(file)
-        assert read is not None
-        assert "µ" in read.read().decode()
+        assert "µ" in opened.extractfile(file).read().decode()
 
 
 @cases(
@@ -121,10 +119,9 @@ def test_settings_are_copied_into_the_container():
 )
 def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is_forgotten):
     """The reaper watches from before the container's creation, because this process may be killed meanwhile."""
-    client, reaper = docker_client(), Mock(spec=Reaper)
+    client, reaper, order = docker_client(), Mock(spec=Reaper), []
     client.remove_container.side_effect = answer
     client.create_container.side_effect = lambda *_, **options: order.append(options["name"])
-    order: list[str] = []
     reaper.send.side_effect = order.append
     container = Container(client, Side(image="i"), 60, reaper, Interruption())
     container.start()

@@ -2,7 +2,6 @@
 
 import math
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +44,7 @@ def pair(log, se=0.002):
 
 def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
     """Simulate `infercanary ab`. Each turn adds ``trend``; a share ``bad_luck`` of starts is slower by up to 60 %."""
-    pairs: list[Any] = []
+    pairs = []
     turn = 0
     while True:
         levels = {}

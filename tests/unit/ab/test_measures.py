@@ -16,9 +16,8 @@ from tests.scenarios import cases, typed
 
 def start(values, seconds=0.02):
     """Return a start of 12 runs; ``values`` has those of each measure, of the first runs."""
-    levels = [seconds + 1e-6 * i for i in range(12)]
     return factories.start(
-        seconds=levels, control=0, canary=CANARY, boot_id=str(uuid4()),
+        seconds=[seconds + 1e-6 * i for i in range(12)], control=0, canary=CANARY, boot_id=str(uuid4()),
         measures=lambda i: {name: each[i] for name, each in values.items() if i < len(each)},
     )  # fmt: skip
 

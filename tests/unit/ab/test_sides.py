@@ -72,7 +72,7 @@ def test_every_key(here):
     assert (a.probe, a.variables) == (PROBE, PACE)
     assert (b.probe, b.command, b.variables["INFERCANARY_DUTY_CAP"]) == ({}, ("serve",), "0.2")
     used = {"image", "python", "config", "env.NAME"} | {e.partition("=")[0] for e in entries}
-    assert KEYS.keys() <= used, "a key has no case here"
+    assert KEYS.keys() <= used  # a key has no case here
 
 
 def test_a_path_may_begin_with_the_home(here, monkeypatch):

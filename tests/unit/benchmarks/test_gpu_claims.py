@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -18,9 +17,8 @@ from gpu_claims import state as states
 from gpu_claims.changes import CHANGES, Seen
 from gpu_claims.claim import Measured, from_json, interval, paired_ratio, quantile, row, share
 from gpu_claims.step import steps
+from tests.programs import ROOT
 from tests.scenarios import cases
-
-ROOT = Path(__file__).parents[3]
 
 
 @cases(
@@ -106,7 +104,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path, monkeypatch):
         done.append(each)
         return {"outcome": "not run", "why": "of this test"}
 
-    done: list[object] = []
+    done = []
     monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(state), "--device", "cpu"])
     monkeypatch.setattr(runner, "launched", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -154,7 +152,6 @@ def test_a_load_ends_with_the_run_however_that_ends(is_killed):
     with subprocess.Popen(
         [sys.executable, "-c", _RUN], cwd=ROOT / "benchmarks", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:
-        assert run.stdout is not None
         load = psutil.Process(int(run.stdout.readline()))
         if is_killed:
             run.kill()

@@ -1,11 +1,10 @@
 """docs/gpu.md names every step and tested device; devices show metrics of the same names and kinds."""
 
 import re
-from pathlib import Path
 
 from gpu_claims.step import steps
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests/golden"
 PAGE = ROOT / "docs/gpu.md"
 OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs lack this metric
@@ -18,7 +17,7 @@ def kinds(text):
 
 def devices():
     """Return device → its golden files. The scripted GPUs have no files of their own."""
-    found: dict[str, list[Path]] = {}
+    found = {}
     for path in GOLDEN.glob("nvml_*_*.metrics"):
         found.setdefault(re.sub(r"^nvml_|_(idle|loaded)$", "", path.stem), []).append(path)
     return found

@@ -136,4 +136,4 @@ async def test_many_small_packets_leave_the_event_loop_to_others(monkeypatch):
     monkeypatch.setattr(module._Answer, "data_received", counted)
     with pytest.raises(PollError, match=r"in 0\.5 s"):
         await ask([OK + b"\r\n", *(b" " for _ in range(100_000))], 0.0001, timeout=0.5)
-    assert 5 < calls <= 52, "one call every 10 ms"
+    assert 5 < calls <= 52  # one call every 10 ms

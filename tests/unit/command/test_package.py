@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import infercanary
+from tests.programs import ROOT, ended
 
-ROOT = Path(__file__).resolve().parents[3]
 PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
 MODULES = ROOT / "tests" / "integration" / "probe" / "modules"
 OF_PROBE = ("click", "h11", "msgspec", "yaml", "psutil", "pynvml")
@@ -39,11 +38,8 @@ def folders(names):
 
 def python(path, *arguments):
     """Run Python with only this path; without ``site`` it finds no other installed packages."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
-    return subprocess.run(
-        [sys.executable, "-S", *arguments], capture_output=True, text=True, timeout=60,
-        env=environment, cwd=path[0].parent,
-    )  # fmt: skip
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, path))}
+    return ended(sys.executable, "-S", *arguments, code=None, env=environment, cwd=path[0].parent)
 
 
 def run(path, script):

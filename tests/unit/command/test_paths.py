@@ -83,9 +83,7 @@ def test_every_option_that_names_a_path_is_in_the_tables():
     known = f"{READ}{WRITTEN}beside --config PATH\nexporter --store PATH\nreport --html PATH\n"
     missing = []
     for name in cli.COMMANDS:
-        command = cli.cli.get_command(click.Context(cli.cli), name)
-        assert command is not None
-        for parameter in command.params:
+        for parameter in cli.cli.get_command(click.Context(cli.cli), name).params:
             metavar = str(parameter.metavar).rpartition("=")[2]
             if isinstance(parameter.type, click.Path) or metavar in ("FILE", "path", "BASELINE"):
                 option = parameter.opts[0] if parameter.opts[0].startswith("-") else ""

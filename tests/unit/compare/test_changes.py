@@ -33,7 +33,7 @@ def test_the_last_level_against_the_first(levels, verdict, code, numbers):
         assert change.index == pytest.approx(60 * number, abs=3)
         assert change.low < levels[number] / levels[number - 1] - 1 < change.high
     first, last = result.levels[0].median, result.levels[-1].median
-    assert result.shift == pytest.approx(last / first - 1), "errors of steps add up, those of levels do not"
+    assert result.shift == pytest.approx(last / first - 1)  # errors of steps add up, those of levels do not
     assert [level.median for level in result.levels] == pytest.approx(levels, rel=0.01)
     assert sum(level.runs for level in result.levels) == result.runs
     assert result.sentence.startswith(verdict)
@@ -78,8 +78,7 @@ def test_a_change_names_all_that_began_near_it(journal):
 
 
 def test_a_long_series_is_scanned_in_blocks():
-    rng = np.random.default_rng(2)
-    points = np.exp(rng.normal(0, 0.05, 20 * MOST))
+    points = np.exp(np.random.default_rng(2).normal(0, 0.05, 20 * MOST))
     points[12_000:] *= 1.1
     result = scan_runs("", RecordedRuns([points]))
     assert result.block == 20

@@ -6,7 +6,6 @@ UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/unit/compare -k golden; git dif
 import json
 import math
 import os
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -24,10 +23,11 @@ from infercanary.compare.recording import RecordedRuns
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.render.json import render_json
 from infercanary.render.text import render_texts
+from tests.programs import ROOT
 from tests.scenarios import cases, typed
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "comparison.txt"
-SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
+GOLDEN = ROOT / "tests/golden/comparison.txt"
+SCHEMAS = ROOT / "docs/schemas"
 
 
 def facts(document):
@@ -85,9 +85,8 @@ def hosts():
 
 def test_golden_text(journal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    memory = {"host_memory": 3e9}
     for name, levels, torch, more in (
-        ("old", [0.02, 0.0201], "2.7.0", {"measures": memory}),
+        ("old", [0.02, 0.0201], "2.7.0", {"measures": {"host_memory": 3e9}}),
         ("new", [0.024, 0.0241], "2.13.0", {"measures": {"host_memory": 3.9e9}}),
         ("few", [0.0202], "2.7.0", {"tags": ("warming",)}),
     ):

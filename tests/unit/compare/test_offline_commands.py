@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -15,9 +14,10 @@ from infercanary.compare import terminal
 from infercanary.compare.read import read
 from infercanary.judge import compare
 from infercanary.judge.policy import FILES
+from tests.programs import ROOT
 from tests.scenarios import cases, typed
 
-SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
+SCHEMAS = ROOT / "docs/schemas"
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_no_text_of_others_acts_on_a_terminal(run, journal, write):
     assert "\x9b" not in json.dumps(run("compare old new --json", 1), ensure_ascii=False)
     write("a\x1b[2J\u202e.csv", "latency_s,label\n" + "0.010,x\n0.011,y\n0.0102,x\n" * 8)
     for line in ("compare a\x1b[2J\u202e.csv a\x1b[2J\u202e.csv", "scan a\x1b[2J\u202e.csv"):
-        assert ".csv" in run(line), "a note names the file"
+        assert ".csv" in run(line)  # a note names the file
 
 
 def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tmp_path):
@@ -124,9 +124,8 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     assert out.startswith("y: inconclusive")
     assert "only in this file, so not judged: z" in out
     page = (tmp_path / "r.html").read_text()
-    assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"], (
-        "the worst verdict is first"
-    )
+    # the worst verdict is first
+    assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"]
     answer = run("compare old new --json", 3)
     assert (answer["canary"], answer["failures_rose"]) == ("y", False)
     assert answer["candidate"]["attempts"] == {"begun": 0, "failed": 0}
@@ -208,9 +207,8 @@ def test_more_memory_at_equal_latency_is_a_regression(options, code, run, journa
     answer = run(f"compare old new {options} --html r.html --json", code)
     assert (answer["verdict"], answer["regressed"]) == ("equivalent", ["host_memory"])
     colour = "regressed" if code else "equivalent"
-    assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text(), (
-        "the colour follows the exit code"
-    )
+    # the colour follows the exit code
+    assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text()
     run("compare new old", 0)  # less memory is better
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import random
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from jsonschema import validate
@@ -16,6 +15,7 @@ from infercanary.compare.overview import kind
 from infercanary.contract.journal import environment_id
 from infercanary.store.store import open_store
 from tests import factories
+from tests.programs import GOLDEN, ROOT
 from tests.scenarios import cases, scenarios, typed
 
 
@@ -63,7 +63,7 @@ def test_the_engine_is_one_that_ran(environment, engine, device):
 
 def answer(run, *arguments):
     rows = json.loads(run(*arguments, "--json"), parse_constant=pytest.fail)
-    validate(rows, json.loads((Path(__file__).parents[3] / "docs/schemas/report.v1.json").read_text()))
+    validate(rows, json.loads((ROOT / "docs/schemas/report.v1.json").read_text()))
     return rows
 
 
@@ -237,7 +237,7 @@ gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; nam
 def test_a_mistake_is_one_line(arguments, line, run, journal, tmp_path):
     sample(tmp_path / "gpu.sqlite", {})
     open_store(tmp_path / "empty.sqlite").close()
-    older = Path(__file__).parents[2] / "golden/store_schema_1.sqlite.gz"
+    older = GOLDEN / "store_schema_1.sqlite.gz"
     (tmp_path / "older.sqlite").write_bytes(gzip.decompress(older.read_bytes()))
     journal("old.jsonl", [0.02], count=2)
     (tmp_path / "empty.jsonl").touch()

@@ -79,7 +79,7 @@ def test_a_header_behind_a_hash_names_columns_of_whole_numbers():
 
 @cases(['{"a', "[1", "0.5", "Terminated"])
 def test_a_truncated_last_line_of_objects_is_left_out(last):
-    notes: list[str] = []
+    notes = []
     assert values('{"a": 1}\n{"a": 2}\n' + last, notes=notes) == [1, 2]
     assert notes == ["f: the last line is truncated, and was left out"]
 

@@ -18,7 +18,6 @@ def test_each_is_found_by_its_name():
 )
 def test_a_load_is_in_its_name(load, words):
     measure = measure_of(throughput_of(*load))
-    assert measure is not None
     assert (measure.words, measure.name) == (words, throughput_of(*load))
     assert measure.is_judged
     assert measure.more_is_better

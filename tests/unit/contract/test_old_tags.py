@@ -1,16 +1,15 @@
 """Tags of 0.1.0 get their current names in every reader: journals and reports."""
 
-from pathlib import Path
-
 import msgspec
 
 from infercanary.contract import journal, report
 from infercanary.contract.report import Report
 from infercanary.contract.vocabulary import TAGS
 from infercanary.judge.model import kept
+from tests.programs import GOLDEN
 from tests.scenarios import cases
 
-LINES = (Path(__file__).parents[2] / "golden" / "journal_0.1.0.jsonl").read_bytes().splitlines()
+LINES = (GOLDEN / "journal_0.1.0.jsonl").read_bytes().splitlines()
 # Tags of 0.1.0 in its order → current tags. The journal has a run with each tag.
 NOW = {
     "warming": "warming", "failing": "failing", "busy": "failing", "beside_opening": "beside_canary",

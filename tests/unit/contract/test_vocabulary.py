@@ -36,8 +36,8 @@ from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code
 from infercanary.probe.targets.engines.torch_model import environment
+from tests.programs import ROOT
 
-ROOT = Path(__file__).parents[3]
 CODE = Path(vocabulary.__file__).parents[1]
 SIDES = (CODE, Path(next(iter(infercanary.judge.__path__))).parent)
 
@@ -68,15 +68,13 @@ def test_tags_have_a_row_each_in_the_docs():
 def test_every_control_has_its_classification_whatever_it_is_made_of():
     assert [*cpu_controls(mapped_code()), *cuda_controls(0, mapped_code())] == [*CONTROLS]
     assert [*cpu_controls(None), *cuda_controls(0, None)] == [*CONTROLS]
-    limits = [kind.bottleneck for kind in CONTROLS.values()]
-    assert limits == 2 * ["compute", "memory", "io", "scheduling"]
+    assert [kind.bottleneck for kind in CONTROLS.values()] == 2 * ["compute", "memory", "io", "scheduling"]
 
 
 def test_components_are_those_of_the_targets():
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
-    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}, (
-        "components of canaries, of the exporter, and of the probe itself"
-    )
+    # components of canaries, of the exporter, and of the probe itself
+    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}
     engine = environment(torch, torch.device("cpu"), "compile", "default", "bfloat16").keys()
     assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
 

@@ -30,7 +30,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path):
     assert (first.state, second.state) == ("inconclusive", "regressed")
     assert second.answered_at > first.answered_at
     assert second.sentence == sentence(verdict("regressed"))
-    assert remember(store, "c", verdict("regressed")) == (second,), "no new verdict"
+    assert remember(store, "c", verdict("regressed")) == (second,)  # no new verdict
     assert len(store.history(S, "c", "verdict")) == 2
     store.save(S, "c", "verdict", 1, b"not JSON")
     store.close()

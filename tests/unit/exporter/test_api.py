@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
@@ -25,9 +24,9 @@ from infercanary.exporter.judging.findings import NOTHING, Finding, Sides
 from infercanary.exporter.rollout import ABORTS, PROMOTES, WORST_FIRST, Answer, ServiceState
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.result import STATES, Causes, Result
+from tests.programs import ROOT
 from tests.scenarios import cases
 
-ROOT = Path(__file__).parents[3]
 OPENAPI = cast("dict[str, Any]", yaml.safe_load((ROOT / "docs/schemas/verdict-api.v1.yaml").read_text()))
 SCHEMAS = OPENAPI["components"]["schemas"]
 PARAMETERS = {

@@ -1,6 +1,5 @@
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,17 +8,18 @@ from infercanary.contract.report import Metric
 from infercanary.exporter import collect
 from infercanary.exporter.judging.worker import Judging
 from infercanary.exporter.limits import ALLOWED, Account
+from tests.programs import ROOT
 from tests.unit.exporter.factories import collecting, probe, report, run
 
 
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     account = Account()
     minute, most = ALLOWED["starts"]
-    assert account.spend("starts", most + 1, 0.0), "without debt the whole allowance is available"
+    assert account.spend("starts", most + 1, 0.0)  # without debt the whole allowance is available
     assert account.wait(0.0) == pytest.approx(60.0 / minute)
     assert not account.spend("starts", 1, 1.0)
-    assert account.spend("starts", 0, 1.0), "0 units are always permitted"
-    assert account.spend("bytes", 1, 1.0), "a debt affects only its own budget"
+    assert account.spend("starts", 0, 1.0)  # 0 units are always permitted
+    assert account.spend("bytes", 1, 1.0)  # a debt affects only its own budget
     assert account.wait(60.0 / minute) == 0.0
     assert account.spend("starts", 10_000, 60.0)
     assert account.wait(60.0) == 60.0
@@ -27,11 +27,11 @@ def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     assert account.spend("series", ALLOWED["series"].most, 1e9)
     assert account.wait(1e9) == 0.0
     account.spend("series", 500, 1e9)
-    assert account.wait(1e9) == pytest.approx(60.0), "unspent budget is kept up to a limit"
+    assert account.wait(1e9) == pytest.approx(60.0)  # unspent budget is kept up to a limit
 
 
 def test_the_table_of_the_docs_has_these_numbers():
-    text = (Path(__file__).parents[3] / "docs/exporter.md").read_text()
+    text = (ROOT / "docs/exporter.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*\|[^|]*)\|", text, re.M))
     numbers = {
         budget: re.sub(r"([\d.]+) MiB", lambda n: f"{float(n[1]) * 2**20}", rows[budget].replace(",", ""))
@@ -81,7 +81,7 @@ async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_ta
     [point] = families["infercanary_budget_exceeded_total"].points
     assert exceeded > 50
     assert (point.labels, point.value) == (("starts",), float(exceeded))
-    assert len({*asked.queued()}) == 200, "a rarely polled probe loses no runs"
+    assert len({*asked.queued()}) == 200  # a rarely polled probe loses no runs
 
 
 async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_taken(asked):
@@ -128,7 +128,7 @@ async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked
     assert asked.probe.account.exceeded["series"] > 10
     asked.now += 3_600.0
     before = asked.probe.account.exceeded.copy()
-    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)]), "series that return are not new"
+    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)])  # series that return are not new
     assert asked.probe.account.exceeded == before
 
 

@@ -42,7 +42,7 @@ async def stored(collector, judging, path):
 
 def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     assert [backoff(failed, 5.0) for failed in (0, 3, 4, 5, 6, 7, 10_000)] == [5, 5, 10, 20, 40, 60, 60]
-    assert backoff(9, 300.0) == 300.0, "a longer poll interval is not shortened"
+    assert backoff(9, 300.0) == 300.0  # a longer poll interval is not shortened
 
 
 @cases(
@@ -100,7 +100,7 @@ async def test_the_judge_learns_that_a_container_is_gone(collector, judging):
     await collector.absorb(probe(), report("boot", [run(1)]))
     await collector.close()
     ran, gone, returned = (each.generation.ended_at for each in judging._queue.waiting())
-    assert ran == returned == 0.0, "the container was there all the time"
+    assert ran == returned == 0.0  # the container was there all the time
     assert before <= gone <= after
 
 

@@ -1,7 +1,5 @@
 """Settings of the exporter: a mistake is one line with the place and the fix."""
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +7,7 @@ from infercanary.command.settings import UsageError
 from infercanary.exporter.app import Exporter
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.judge.policy import LIVE
+from tests.programs import ROOT
 from tests.scenarios import cases, scenarios
 
 
@@ -19,7 +18,7 @@ def read(folder, text):
 
 
 def test_the_documented_file_and_an_empty_one_are_the_defaults(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text()
+    page = (ROOT / "docs" / "exporter.md").read_text()
     documented = page.partition("```yaml\n# exporter.yaml")[2].partition("```")[0].partition("\n")[2]
     assert replace(read(tmp_path, documented), probes=()) == read(tmp_path, "") == ExporterConfig()
     assert ExporterConfig().judge.policy() == LIVE

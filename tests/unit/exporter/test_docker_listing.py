@@ -1,6 +1,5 @@
 from functools import reduce
 from operator import getitem
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +16,13 @@ from infercanary.exporter.discovery.docker_listing import (
     read_entry,
 )
 from infercanary.judge.origin import Origin
+from tests.programs import GOLDEN
 from tests.unit.exporter.factories import have
 
 HERE = "a" * 64
 IMAGE = "sha256:" + "1" * 64
 COMPOSE = {"com.docker.compose.service": "resnet", "com.docker.compose.config-hash": "c0ffee"}
-TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/docker_listing.yaml").read_text())["listings"]
+TABLE = yaml.safe_load((GOLDEN / "docker_listing.yaml").read_text())["listings"]
 
 
 def ours(labels):
@@ -78,11 +78,10 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
     mounted = "1 0:1 /var/lib/docker/containers/{}/{} rw - tmpfs shm rw\n"
     assert own_ids("exporter", mounted.format(HERE, "hostname /etc/hostname")) == [HERE]
     assert own_ids("0123456789ab", "") == ["0123456789ab"]
-    assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == [], (
-        "mounts of other containers on a host"
-    )
+    # mounts of other containers on a host
+    assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == []
     for name in ("GPU-Node-01", "GPU-NODE.Example.COM", "DEADBEEF0123", "deadbeef012"):
-        assert own_ids(name, "") == [], "a host's name is not a container id"
+        assert own_ids(name, "") == []  # a host's name is not a container id
 
 
 def test_the_origin_comes_from_labels_of_the_image():
@@ -92,9 +91,9 @@ def test_the_origin_comes_from_labels_of_the_image():
     labels = {f"{name}revision": "9f8e", f"{name}source": "https://git.example/a", **listed()["Labels"]}
     [found] = containers([entry], ListedImage(IMAGE, labels=labels))
     assert found.origin == Origin("9f8e", "https://git.example/a", "")
-    assert found.service == "app-resnet-1", "Compose's labels count only if Compose set them"
+    assert found.service == "app-resnet-1"  # Compose's labels count only if Compose set them
     [alone] = containers([entry])
-    assert alone.origin.revision == "given at docker run", "only the container's labels are known"
+    assert alone.origin.revision == "given at docker run"  # only the container's labels are known
 
 
 def test_few_of_thousands_of_names_are_reported():
@@ -141,6 +140,6 @@ def test_odd_entries_and_events_cost_no_other_container():
     entries = [line["entry"] for line in logs]
     assert "nothing" in entries
     assert sum("'Names': ['/odd']" in entry for entry in entries) > 1
-    assert len(entries) == len({*entries}), "each message is logged once"
+    assert len(entries) == len({*entries})  # each message is logged once
     for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
         assert not source._take(line)

@@ -129,7 +129,7 @@ def test_a_name_has_the_kind_of_its_first_container():
         names = {sample.name for family in parse(text) for sample in family.samples}
         assert names == {"infercanary_disputed", TEMPERATURE.name}
     exposition.replace(B, [])
-    assert exposition.replace(A, [counter]) == 0, "a single container may change the type"
+    assert exposition.replace(A, [counter]) == 0  # a single container may change the type
     assert joined(exposition).count("# TYPE") == 1
 
 
@@ -173,7 +173,7 @@ def test_the_header_is_of_the_container_that_reported_last():
 
 def test_the_cost_of_a_container_does_not_depend_on_others():
     """The test counts the names that are looked up, instead of timing."""
-    looked_at: list[Any] = []
+    looked_at = []
 
     class Counted(dict[Any, Any]):
         def __getitem__(self, name):

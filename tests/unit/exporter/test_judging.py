@@ -41,7 +41,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
     assert (found.result.state, found.result.changed) == ("regressed", "model")
     assert [answer.upgraded_at for answer in found.answers] == [2000.0]
     judged = judged.again(store).take(weights, runs(1, 60, seconds=0.03))
-    assert judged.finding().result.changed == "model", "the store knows what changed"
+    assert judged.finding().result.changed == "model"  # the store knows what changed
     result = judged.take(start(3, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding().result
     assert (result.state, result.settings_changed_at) == ("no_baseline", 3000.0)
     judged.close()
@@ -55,7 +55,7 @@ def test_more_memory_at_equal_latency(tmp_path):
     judged = Judged(store)
     for number in range(3):
         judged.take(generation(f"old-{number}"), measured(60, memory=1.0))
-    assert judged.finding().measures == {}, "without an upgrade there are no measures"
+    assert judged.finding().measures == {}  # without an upgrade there are no measures
     states = []
     for first in range(0, 12, 4):
         found = judged.take(NEW, measured(4, first)).finding()
@@ -78,7 +78,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path)
     judged.take(msgspec.structs.replace(NEW, memory_kills=(700.0,)), ())
     assert judged.finding().result.causes.memory_kills == (0, 1)
     judged = judged.again(store).take(NEW, runs(61))
-    assert judged.finding().result.causes.memory_kills == (0, 1), "the store keeps memory kills"
+    assert judged.finding().result.causes.memory_kills == (0, 1)  # the store keeps memory kills
     judged.close()
 
 
@@ -86,7 +86,7 @@ def test_late_facts_of_a_new_start_count_at_its_next_run(judged):
     """Docker may report an image late, and a probe reports its output only after warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
-    assert states == ["no_baseline", "settling", "settling"], "first it looks like a restart"
+    assert states == ["no_baseline", "settling", "settling"]  # first it looks like a restart
     result = judged.take(msgspec.structs.replace(NEW, outputs={"c": (1.0, 3.0)}), runs(1, 3)).finding().result
     assert result.runs == 4
     assert result.causes.output_changed
@@ -118,7 +118,7 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
     assert judged.take(OLD, went_on[240:288]).take(beside, upgraded[:48]).state() == "regressed"
     last = judged.take(OLD, went_on[288:383]).finding()
-    assert last.result.state == "regressed", "only the next blocks show that it is gone for ten minutes"
+    assert last.result.state == "regressed"  # only the next blocks show that it is gone for ten minutes
     found = judged.take(OLD, went_on[383:384]).finding()
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
@@ -153,9 +153,8 @@ def test_only_needed_fields_of_siblings_newest_runs_are_cached(monkeypatch):
     assert found[0].samples == bare
     ran = {"x": 9_950.0, "y": 9_990.0, "gone": 5_000.0, "future": 2.0**33}
     chosen = siblings.chosen([LastRun(ServiceKey("", name), "a", "c", at) for name, at in ran.items()], 1e4)
-    assert [run.service.name for run in chosen] == ["future", "x", "y", "gone"], (
-        "a wrong clock must not make other runs old"
-    )
+    # a wrong clock must not make other runs old
+    assert [run.service.name for run in chosen] == ["future", "x", "y", "gone"]
 
 
 @cases(
@@ -188,7 +187,7 @@ def test_a_full_queue_drops_the_oldest_reports_of_the_largest_container():
     assert reports.waiting() == many[7:]
     wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
     reports.put(queue.StartReport(generation(), [wide]))
-    assert reports.waiting() == many[7:], "a report that is too large is dropped itself"
+    assert reports.waiting() == many[7:]  # a report that is too large is dropped itself
 
 
 def test_runs_that_come_while_it_judges_are_stored_before_the_queue_is_full(judged, monkeypatch):
@@ -217,15 +216,16 @@ def test_findings_on_a_removed_canary_are_forgotten(judged, monkeypatch):
         return {*judged.judging.findings[S]}
 
     canaries(0, OLD, removed)
-    assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20)), "a slow canary is not removed"
+    # a slow canary is not removed
+    assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20))
     with monkeypatch.context() as removing:
         removing.setattr(schedule, "REMOVED_SECONDS", 0.0)
         assert canaries(120) == {"c"}
-    assert canaries(121, generation("b2"), removed) == {"c", "removed"}, "a canary that returns is shown"
+    assert canaries(121, generation("b2"), removed) == {"c", "removed"}  # a canary that returns is shown
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     for first in range(130, 150):
         judged.take(generation(service="other"), runs(1, first)).judging.turn()
-    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}, "a service without new runs stays"
+    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}  # a service without new runs stays
 
 
 def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
@@ -259,7 +259,7 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
     blamed = logged(NEW, 0, 24, 0.04, 0.001)[-1]
     assert blamed.startswith("regressed")
     assert ": image" in blamed
-    assert logged(NEW, 24, 24, 0.04, 0.001) == [], "nothing else is logged"
+    assert logged(NEW, 24, 24, 0.04, 0.001) == []  # nothing else is logged
     [moved] = logged(NEW, 48, 144, 0.04, 0.002)
     assert moved.startswith("regressed")
     assert "host" in moved

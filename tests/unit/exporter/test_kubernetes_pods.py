@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,10 +15,11 @@ from infercanary.exporter.discovery.kubernetes_pods import (
     containers,
     service_of,
 )
+from tests.programs import ROOT
 from tests.scenarios import cases
 from tests.unit.exporter.factories import have
 
-GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
+GOLDEN = ROOT / "tests/golden/kubernetes"
 TABLE = yaml.safe_load(GOLDEN.with_name("kubernetes_pods.yaml").read_text())
 ENABLED = {"infercanary.io/enable": "true"}
 WATCHES = {**ENABLED, "infercanary.io/watches": "server"}
@@ -146,14 +146,15 @@ def test_lists_and_changes():
 
 def test_the_recorded_watch():
     known = NodePods()
-    seen: list[set[str]] = []
+    seen = []
     for line in gzip.decompress((GOLDEN / "watch.jsonl.gz").read_bytes()).splitlines():
         event = json.loads(line)
         known.take(msgspec.Raw(json.dumps(event["object"]).encode()), gone=event["type"] == "DELETED")
         ranking = {each.id[:4] for each in known if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
-    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()], "each start has a separate id"
+    # each start has a separate id
+    assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()]
     assert names(known) == ["daemon-fp7t7"]
 
 
@@ -169,7 +170,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
     for pod in (bad, raw("3")):
         known.take(pod, gone=False)
     assert names(known) == ["1", "2", "3"]
-    assert capsys.readouterr().out.count("an entry cannot be read") == 1, "the message is logged once"
+    assert capsys.readouterr().out.count("an entry cannot be read") == 1  # the message is logged once
 
 
 def test_an_address_belongs_to_the_newer_pod():

@@ -42,7 +42,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     assert again.at(store, None).sd < again.at(store, 2 * HOUR).sd / 2
     for now in (9 * HOUR, 11 * HOUR):
         again.learn(store, now, {})
-    assert again.at(store, None).number == 2, "without findings no new prior is learned"
+    assert again.at(store, None).number == 2  # without findings no new prior is learned
     store.close()
 
 
@@ -54,7 +54,7 @@ def test_too_few_services_leave_the_policys_own():
     lessons = taught(0.02, services=7) | {ServiceKey("", "s0"): two, ServiceKey("", "s7"): {"c": untaught}}
     for hour in range(4):
         learning.learn(store, hour * HOUR, lessons)
-    assert learning.at(store, None).number == 0, "canaries of one service count once"
+    assert learning.at(store, None).number == 0  # canaries of one service count once
     store.close()
 
 

@@ -60,13 +60,13 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch):
     shown = {key: shares.fitting(key, many[:8] if key == honest else many, accounts[key]) for key in keys * 2}
     assert shown[honest] == many[:8]
     assert not accounts[honest].exceeded
-    assert sum(map(len, shown.values())) <= 40_000 / 200, "a series counts as at least 200 bytes"
+    assert sum(map(len, shown.values())) <= 40_000 / 200  # a series counts as at least 200 bytes
     assert shown[first] == many[: len(shown[first])]
     assert accounts[first].exceeded["shown_bytes"] == 2
     for key in keys:
         shares.forget(key)
     alone = shares.fitting(("", "t", "0"), many, Account())
-    assert len(alone) == (20_000 + 20_000 // 12) // 200, "the whole share is given back"
+    assert len(alone) == (20_000 + 20_000 // 12) // 200  # the whole share is given back
 
 
 def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown():

@@ -1,11 +1,11 @@
 """The log limits floods, and removes control characters of terminals."""
 
 import logging
-import subprocess
 import sys
 import time
 
 from infercanary.exporter.logs import LINES, SECONDS, Pace
+from tests.programs import ended
 
 FLOOD = """
 import logging
@@ -32,10 +32,7 @@ def record(container):
 
 
 def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them():
-    done = subprocess.run(
-        [sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True, timeout=60
-    )
-    text = done.stderr
+    text = ended(sys.executable, "-c", FLOOD).stderr
     assert text.count("hostile") == LINES
     assert text.count("Error handling request") == LINES
     assert text.count("honest") == 1

@@ -30,30 +30,27 @@ def test_a_regression_names_the_operator_when_its_profile_comes():
     late = take("2", 0.04, 192, -1)
     assert late.result.state == "regressed"
     assert "conv2d" not in late.sentence
-    found = take("2", 0.04, 2, 1)
-    assert "conv2d 18 → 38 ms (100 % of the change)" in found.sentence
+    assert "conv2d 18 → 38 ms (100 % of the change)" in take("2", 0.04, 2, 1).sentence
 
 
 def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
     kept = (*packed[:FIRST], *packed[-KEPT:])
-    assert merged({"c": (*packed[5:],)}, {"c": (*packed[:6],)}) == {"c": kept}, (
-        "profiles are in order of time"
-    )
+    # profiles are in order of time
+    assert merged({"c": (*packed[5:],)}, {"c": (*packed[:6],)}) == {"c": kept}
     torn = packed[1][:-1], b"torn", packed[0][:8] + b"torn"
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
     many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}
     size = sum(len(body) for bodies in merged({}, many).values() for body in bodies)
-    assert (128 << 10) - len(packed[0]) < size <= 128 << 10, (
-        "the size is limited for a probe with invented names"
-    )
+    # the size is limited for a probe with invented names
+    assert (128 << 10) - len(packed[0]) < size <= 128 << 10
 
 
 async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_thread(
     monkeypatch,
 ):
     """A probe may send 10,000 profiles at each poll."""
-    threads: list[str] = []
+    threads = []
 
     def seen(one):
         threads.append(threading.current_thread().name)
@@ -64,7 +61,7 @@ async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_threa
     same = [run(0, "c", started_at=1.0, profile=profile(0.1, float(n))) for n in range(100)]
     for polls in (1, 2):
         await collector.absorb(asked, report("boot", same))
-        assert len(threads) == polls * (FIRST + KEPT), "repeated runs are not packed again"
+        assert len(threads) == polls * (FIRST + KEPT)  # repeated runs are not packed again
     await collector.close()
     assert threading.main_thread().name not in threads
     assert asked.runs_collected == 1

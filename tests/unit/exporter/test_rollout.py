@@ -102,7 +102,7 @@ def findings_of(situation):
     before, *groups = SITUATIONS[situation]
     starts = []
     for group in groups:
-        names, speed, count, canary = re.fullmatch(r"(.*) (\w+) (\d+) ?(\w?)", group).groups()  # type: ignore[union-attr]
+        names, speed, count, canary = re.fullmatch(r"(.*) (\w+) (\d+) ?(\w?)", group).groups()
         canary = canary or "c"
         for each in (STARTS[name] for name in NAMES.get(names, names).split()):
             ran = samples(canary, each.container, each.started_at, speed, int(count))

@@ -129,16 +129,16 @@ async def test_containers_share_what_docker_found(host, monkeypatch):
     for name, cpus in (("b", "4-11"), ("listed", "0-63"), ("c", "")):
         assert await shares(name, cpus) == both
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
-    assert await shares("c", "0-11") == both, "containers are compared only at intervals"
+    assert await shares("c", "0-11") == both  # containers are compared only at intervals
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
     assert host.shows() == {"a": 8, "b": 8, "c": 12}
     host.follow("ab")
     for cpus, count in (("8-15", 0), ("0", 1)):
         assert await shares("b", cpus) == {"a": count, "b": count}
     host.probe("b").up = False
-    assert host.shows() == {"a": 1}, "a container that is down has no series, but still counts"
+    assert host.shows() == {"a": 1}  # a container that is down has no series, but still counts
     host.follow("ab", id="1" * 64)
-    assert host.shows() == {}, "the new containers with these names have not reported yet"
+    assert host.shows() == {}  # the new containers with these names have not reported yet
     await host.says("a", cpus="0-7")
     host.follow("a", id="1" * 64)
     assert host.shows() == {"a": 0}
@@ -178,7 +178,7 @@ GPUS = """
 @cases([row for row in scenarios(GPUS) if len(row) == 3])
 def test_the_gpus_that_count(gpus, canaries, uuids):
     assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
-    assert read_facts(()).gpus is None, "a driver that does not answer is not another GPU"
+    assert read_facts(()).gpus is None  # a driver that does not answer is not another GPU
 
 
 def test_other_containers_on_a_gpu():
@@ -228,7 +228,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     await host.says("b", *seen("3=GPU-a"))
     for metric in (SHARED_GPU, UNKNOWN_PROCESSES):
         assert host.shows(metric) == {"a": 1, "b": 1}
-    assert await neighbours(settled - 1) == NOBODY, "the neighbour may leave soon"
+    assert await neighbours(settled - 1) == NOBODY  # the neighbour may leave soon
     assert await neighbours(1) == "b"
     await neighbours(0)
     assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
@@ -237,7 +237,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
         assert host.shows(SHARED_GPU) == {"a": count, "b": count}
     host.follow("a")
     assert host.shows(SHARED_GPU) == {"a": 0}
-    assert await neighbours(0) == "b", "the neighbour may return soon"
+    assert await neighbours(0) == "b"  # the neighbour may return soon
     assert await neighbours(settled) == NOBODY
 
 
@@ -254,10 +254,9 @@ async def test_a_neighbour_that_comes_and_goes_changes_no_start(first, host, clo
             assert host.shows(SHARED_GPU)["a"] == claims + (c is ON_A)
             named.append(host.probe("a").neighbours)
             clock.now += 5
-    assert {*named[:100]} == {""}, "no neighbour is named, even if the claims begin at once"
-    assert [*dict.fromkeys(named)] == ["", "c"] and named[-1] == "", (
-        "a neighbour that stays is named, and so is its leaving"
-    )
+    assert {*named[:100]} == {""}  # no neighbour is named, even if the claims begin at once
+    # a neighbour that stays is named, and so is its leaving
+    assert [*dict.fromkeys(named)] == ["", "c"] and named[-1] == ""
     assert named.count("c") == 100
 
 

@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,11 +14,12 @@ from infercanary.exporter import status
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.report_facts import ReportFacts
 from infercanary.exporter.tags import tag_moves
+from tests.programs import GOLDEN
 from tests.scenarios import cases
 from tests.status_pages import URL, container, healthy, page, probe_of
 
 NOW, CLOCK = 1.8e9, time.monotonic()
-TABLES = yaml.safe_load((Path(__file__).parents[2] / "golden/status_cards.yaml").read_text())
+TABLES = yaml.safe_load((GOLDEN / "status_cards.yaml").read_text())
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter, monkeypatch):
     probe.history.take(failed)
     probe.reported = ReportFacts(dict.fromkeys(names, "failing"), dict.fromkeys(names, wide))
     whole = page([probe])
-    assert "and 72 more</p>" in whole or "more canaries" in whole, "omitted rows are counted"
+    assert "and 72 more</p>" in whole or "more canaries" in whole  # omitted rows are counted
     assert len(whole) < 450_000
     monkeypatch.setattr(status, "_PAGE", 0)
     small = page([probe])

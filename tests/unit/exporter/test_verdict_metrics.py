@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import msgspec
 import pytest
 import yaml
@@ -10,10 +8,11 @@ from infercanary.judge.operators import MOST, Operators, OperatorShift
 from infercanary.judge.result import STATES, Causes, Change
 from infercanary.judge.verdict import Trial
 from infercanary.pages.sentence import SENTENCE_BYTES, sentence
+from tests.programs import GOLDEN
 from tests.results import upgraded
 from tests.scenarios import cases
 
-TABLE = yaml.safe_load((Path(__file__).parents[2] / "golden/verdict_metrics.yaml").read_text())
+TABLE = yaml.safe_load((GOLDEN / "verdict_metrics.yaml").read_text())
 STATE_SETS = ("verdict", "shift_cause")
 
 

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
 
 from grafana import alerting
-from tests.rules import ALERTS, ROOT, load
+from tests.programs import ROOT
+from tests.rules import ALERTS, load
 from tests.scenarios import cases
 
 PROVISIONING = ROOT / "grafana/provisioning"
@@ -23,9 +24,8 @@ def test_they_are_prometheus_rules():
     made_of = {(made["title"], made["labels"]["severity"]): made for made in MADE}
     for rule in ALERTS:
         made = made_of[rule["alert"], rule["labels"]["severity"]]
-        assert made["title"] == rule["alert"], (
-            "Grafana uses the title as the label alertname, which Alertmanager reads"
-        )
+        # Grafana uses the title as the label alertname, which Alertmanager reads
+        assert made["title"] == rule["alert"]
         assert made["data"][0]["model"]["expr"] == rule["expr"].strip()
         assert made["for"] == rule.get("for", "0s")
         assert rule.get("labels", {}).items() <= made["labels"].items()
@@ -48,7 +48,7 @@ def test_names_are_grafanas():
     assert len(uids) == len(set(uids))
     assert all(re.fullmatch(r"[a-z0-9-]{1,40}", uid) for uid in uids)
     places = [(group["folder"], rule["title"]) for group in ON["groups"] for rule in group["rules"]]
-    assert len(places) == len(set(places)), "a title must be unique in its folder"
+    assert len(places) == len(set(places))  # a title must be unique in its folder
     assert len({(group["folder"], group["name"]) for group in ON["groups"]}) == len(ON["groups"])
 
 
@@ -59,10 +59,9 @@ def test_off_takes_away_what_on_brings():
     assert OFF["resetPolicies"] == [policy["orgId"]]
     receivers = [receiver for point in ON["contactPoints"] for receiver in point["receivers"]]
     assert [gone["uid"] for gone in OFF["deleteContactPoints"]] == [receiver["uid"] for receiver in receivers]
-    compose = load(ROOT / "docker-compose.yml")["services"]["grafana"]
     assert (
         "./grafana/provisioning/alerting/${GRAFANA_ALERTS:-off}:/etc/grafana/provisioning/alerting:ro"
-        in (compose["volumes"])
+        in (load(ROOT / "docker-compose.yml")["services"]["grafana"]["volumes"])
     )
 
 
@@ -121,8 +120,7 @@ def test_without_data_a_text_is_empty_and_nothing_fails():
                 f"{rule['title']}: {key}"
             )
             depth = 0
-            inner = text.removesuffix("{{ end }}")
-            for word in re.findall(r"\{\{-?\s*(\w+)", inner):
+            for word in re.findall(r"\{\{-?\s*(\w+)", text.removesuffix("{{ end }}")):
                 depth += (word in ("with", "if", "range")) - (word == "end")
                 assert depth > 0, f"{rule['title']}: a part of {key} is outside of the condition"
 

@@ -8,7 +8,8 @@ import yaml
 from grafana.check import node
 from grafana.queries import queries
 from tests.for_each import for_each
-from tests.rules import RECORDS, ROOT
+from tests.programs import ROOT
+from tests.rules import RECORDS
 
 _BUCKETS = (re.match(r"sum by \((.+?)\) \(rate\((\w+_bucket)\[", rule["expr"]) for rule in RECORDS.values())
 RECORDED = {match[2]: {*match[1].split(", ")} for match in _BUCKETS if match}
@@ -28,7 +29,7 @@ def recorded_buckets(query):
 
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
 def test_no_query_reads_raw_buckets_that_are_recorded(query):
-    assert recorded_buckets(query.raw) == [], "take the recording rule's series"
+    assert recorded_buckets(query.raw) == []  # take the recording rule's series
 
 
 def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names():

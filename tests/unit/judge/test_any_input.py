@@ -144,7 +144,6 @@ def starts(
             facts = drawn(draw, GENERATIONS) if draw(odd) else about
             runs = draw(st.integers(0, most))
             image = draw(st.sampled_from(images)) if not is_rollout else images[-(order == count - 1)]
-            factor = draw(st.sampled_from([1.0, 1.0, 0.5, 1.1, 40.0]))
             found.append(
                 made(
                     service,
@@ -153,7 +152,7 @@ def starts(
                     at,
                     image,
                     runs,
-                    level * factor,
+                    level * draw(st.sampled_from([1.0, 1.0, 0.5, 1.1, 40.0])),
                     kind,
                     chosen,
                     facts,

@@ -192,7 +192,7 @@ def test_the_shift_of_staying_replicas_is_shown():
     found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)])
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
     (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
-    assert pair.meanwhile is None, "less than half of the new starts are beside them"
+    assert pair.meanwhile is None  # less than half of the new starts are beside them
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
     assert len(pair.meanwhile.after) == 16
 
@@ -252,7 +252,7 @@ def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
     assert len(pair.meanwhile.after[0].samples) == 42
     assert [s.generation.container for s in pair.meanwhile.before] == ["r1", "r2"]
     (few,) = pairs(old(1), [new(runs=5)])
-    assert few.concurrent and few.meanwhile is None, "five runs on the old image are too few for a baseline"
+    assert few.concurrent and few.meanwhile is None  # five runs on the old image are too few for a baseline
 
 
 def test_the_picture_of_the_same_minutes_has_the_same_minutes():
@@ -315,15 +315,13 @@ def test_trials_compare_with_replicas_that_ran_on():
 def test_comparison_with_16_of_a_hundred_staying_replicas():
     stays = [made(f"r{i}", 9000.0, 200 + i if i > 4 else 106, host=0.1) for i in range(100)]
     (named,) = pairs([made("r0", 9000.0, 60), *stays[1:]], [new("r0", 60)])
-    assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}, (
-        "the replicas with most runs"
-    )
+    # the replicas with most runs
+    assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}
     (renamed,) = pairs(stays, [new(runs=60)])
     assert len(renamed.concurrent) == LIVE.pool.concurrent_starts == 16
     assert len(renamed.before) == 100
-    assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE, (
-        "a baseline has no runs after the upgrade"
-    )
+    # a baseline has no runs after the upgrade
+    assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
 
 
 def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before():

@@ -56,7 +56,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, k
     assert (found.state == "regressed") == is_unwaited
     if is_unwaited:
         assert found.shift == pytest.approx(1.0, abs=0.15)
-        assert "scheduling" not in found.causes.bottlenecks, "CPU wait is subtracted on both sides"
+        assert "scheduling" not in found.causes.bottlenecks  # CPU wait is subtracted on both sides
 
 
 @pytest.mark.parametrize("runs", [12, 192])
@@ -111,9 +111,8 @@ def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
     assert judge(*old, same).state in ("equivalent", "inconclusive")
     if earlier > 1:
         taught = taught_by(old, LIVE.pool)
-        assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2), (
-            "other services do not learn it either"
-        )
+        # other services do not learn it either
+        assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2)
 
 
 def test_a_contended_start_is_compared_with_those_that_were_as_much():

@@ -51,9 +51,8 @@ def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves():
     whole = [merge(samples[:BLOCK]), merge(samples[BLOCK : 2 * BLOCK])]
     assert blocks(samples, BLOCK) == whole
     assert blocks([*whole, *samples], BLOCK) == [*whole, *whole]
-    assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]], (
-        "a block does not join runs from two times"
-    )
+    # a block does not join runs from two times
+    assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]]
 
 
 # Starts: days, and a factor from a day on (factor@day) or a creep a day. Then the shift, and the day of its onset.

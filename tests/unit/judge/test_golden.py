@@ -8,7 +8,6 @@ import gzip
 import json
 import math
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -23,9 +22,10 @@ from infercanary.judge.samples import compare
 from infercanary.judge.verdict import Judge
 from tests import factories
 from tests.factories import HOUR
+from tests.programs import GOLDEN
 from tests.scenarios import cases, typed
 
-FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
+FILE = GOLDEN / "verdicts.json.gz"
 # numpy's exp and log differ in the last digits with the processor's vector instructions (AVX2 or AVX-512), and so do
 # sums in another order. Differences of up to 1.6e-12 were seen.
 ROUNDING = 1e-9

@@ -254,16 +254,15 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
     assert restarts_of(starts).df == LIVE.pool.restart_df < restarts_of(same).df
     assert trials(starts) == {}
     assert len(trials(same)) == 2
-    assert trials([*same[:1], start("a:one/1/s1*23", HOUR)]) == {}, (
-        "a trial of few runs is not worth its cost"
-    )
+    # a trial of few runs is not worth its cost
+    assert trials([*same[:1], start("a:one/1/s1*23", HOUR)]) == {}
     twice = [
         start(f"a:{image}", HOUR * n, 0.02 + 0.02 * (n > 5))
         for n, image in enumerate(["one"] * 6 + ["two"] * 2)
     ]
-    assert not trials(twice)[twice[-1].boot].called, "an earlier image is not a baseline"
+    assert not trials(twice)[twice[-1].boot].called  # an earlier image is not a baseline
     shifts = [judge_canary("c", None, each, [], LIVE).drifts["a"].shift for each in (starts, same)]
-    assert shifts == [None, 0.0], "starts of the same work are one series, and 48 blocks are enough"
+    assert shifts == [None, 0.0]  # starts of the same work are one series, and 48 blocks are enough
 
 
 def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it():
@@ -299,6 +298,6 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
 
 def test_a_stores_key_keeps_other_work_apart():
     plain = start("a:one").generation
-    assert plain.work_key == plain.image_key, "the key is the same as in older files"
+    assert plain.work_key == plain.image_key  # the key is the same as in older files
     assert len({start(f"a:one/{m}/{s}").generation.work_key for m in "12" for s in ("s1", "s2")}) == 4
     assert start("a:one", environment={"torch": "2.8.0"}).generation.work_key == plain.work_key

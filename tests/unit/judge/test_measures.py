@@ -244,7 +244,7 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
     flipped = {"controls_made_of": "CPython 3.12.1"}
     other = [s.reporting(environment=flipped if s.generation.image_id == "new" else {}) for s in starts]
-    assert spread_of(other, 192).state == "regressed", "controls with other work are not comparable"
+    assert spread_of(other, 192).state == "regressed"  # controls with other work are not comparable
 
 
 def test_a_users_numbers_hold_for_the_spread():
@@ -272,6 +272,5 @@ def test_a_coarse_clock_or_a_still_latency_has_a_spread(tick):
     values = np.round(np.random.default_rng(0).normal(1, 0.01, 48) / tick) * tick
     assert spread(values.tolist()) == pytest.approx(0.01, rel=0.35)
     assert spread([1.0] * 48) == pytest.approx(0.001)
-    assert spread([*values, 50.0, *values]) < 1.3 * spread(values.tolist()), (
-        "a single outlier does not change the spread"
-    )
+    # a single outlier does not change the spread
+    assert spread([*values, 50.0, *values]) < 1.3 * spread(values.tolist())

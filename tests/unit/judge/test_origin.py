@@ -25,9 +25,8 @@ def test_labels_are_words():
     assert NOWHERE.words == ""
     assert of("x" * 500).revision == "x" * 64
     assert of("a\x1b[2J\u202eb").revision == "a?[2J?b"
-    assert start().generation.image_key == start().reporting(origin=found).generation.image_key, (
-        "labels must not affect the identity"
-    )
+    # labels must not affect the identity
+    assert start().generation.image_key == start().reporting(origin=found).generation.image_key
 
 
 SOURCES = r"""

@@ -52,7 +52,7 @@ def test_a_neighbours_noise_hid_a_slow_model():
         assert found.state == "regressed"
         assert found.is_unwaited
         assert found.causes.cause == "image"
-        assert 0.3 < found.low < 1.0 < found.high, "the forward pass is run twice"
+        assert 0.3 < found.low < 1.0 < found.high  # the forward pass is run twice
 
 
 @cases(["classify", "moderate"])
@@ -84,7 +84,6 @@ def test_neither_a_call_nor_its_cause_flips(stack, calls):
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade
-    assert upgrade is not None
     boots, found = {s.boot for s in upgrade.after}, []
     for runs in range(1, max(len(s.samples) for s in upgrade.after) + 1):
         now = [s.first(runs) if s.boot in boots else s for s in starts]

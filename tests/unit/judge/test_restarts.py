@@ -57,7 +57,6 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
     assert restarts_of(apart, wide).sd > 2 * restarts_of(apart).sd
     for pool in (LIVE.pool, wide):
         taught = taught_by(apart, pool)
-        assert taught is not None
         assert taught.df == pytest.approx(4)
         assert taught.sd == pytest.approx(np.std(levels, ddof=1), rel=0.05)
     assert taught_by(alike[:1], LIVE.pool) is None
@@ -70,7 +69,7 @@ def test_a_drift_is_no_restart():
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]
     settled = [Start(s.generation, [*more, *s.samples]) for s, more in zip(alike, apart, strict=True)]
     before, usual = restarts_before(drifted[-1], drifted, LIVE.pool), LIVE.pool.restart_sd
-    assert before.df == LIVE.pool.restart_df + 2, "the last start does not count"
+    assert before.df == LIVE.pool.restart_df + 2  # the last start does not count
     assert before.sd < usual < restarts_of(drifted).sd
     assert restarts_of(settled).sd < usual < restarts_before(settled[-1], settled, LIVE.pool).sd
 
@@ -90,8 +89,8 @@ def test_a_prior_is_near_what_services_do_in_whatever_order(sd):
     each = services(1, [sd] * 40)
     assert prior_of(each).sd == pytest.approx(sd, rel=0.3)
     assert prior_of(random.Random(1).sample(each, len(each))) == prior_of(each)
-    assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001, "services that never differ leave some room"
-    assert learned(each[:7]) is None and learned(each[:8]) is not None, "a prior needs enough services"
+    assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001  # services that never differ leave some room
+    assert learned(each[:7]) is None and learned(each[:8]) is not None  # a prior needs enough services
 
 
 # SD and degrees of freedom of a lie | honest services | liars | largest change of the logarithm.

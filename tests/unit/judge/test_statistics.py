@@ -130,7 +130,7 @@ def test_scatter_is_that_of_most_points():
     wild[[3, 20]] *= 9
     assert Series.of(wild).shape.scatter < 0.015
     assert compare(latencies(11, 30), wild).verdict not in CHANGED
-    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3, "a second mode is not an outlier"
+    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3  # a second mode is not an outlier
 
 
 INVALID = r"""
@@ -168,7 +168,7 @@ def test_starts_bring_what_restarts_do():
     old, new = latencies([31, 1], 100), 1.05 * latencies([31, 2], 100)
     plain = compare(old, new)
     assert plain.verdict == "regressed"
-    assert compare([old], [new]).verdict == "inconclusive", "this shift is within the restart variance"
+    assert compare([old], [new]).verdict == "inconclusive"  # this shift is within the restart variance
     assert compare([old], [new], restart_sd=0.0) == compare(old, new, restart_sd=0.0) == plain
     assert compare([old], [new], restart_sd=0.002) == compare(old, new, restart_sd=0.002)
     several = [latencies([32, i], 100) for i in range(10)]
@@ -219,7 +219,7 @@ def test_pooling_one_pair_without_restarts_is_its_shift():
     assert pooled(flat, Restarts(0.01, math.inf)).se == pytest.approx(0.01 * math.sqrt(2 / 3))
     few = Series.of([1.0] * (FEWEST - 1))
     some = [Replica(old, [*new, few]), Replica([few], new), Replica([], [])]
-    assert pooled(some) == pooled([Replica(old, new)]), "starts with too few runs are left out"
+    assert pooled(some) == pooled([Replica(old, new)])  # starts with too few runs are left out
     assert pooled([]).se == pooled([Replica([few], [few])]).se == math.inf
 
 

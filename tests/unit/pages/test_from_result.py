@@ -58,9 +58,8 @@ def test_causes_are_facts(is_change):
     facts = values(causes_facts(CAUSES, is_change=is_change))
     assert OF_THE_CHANGE & {*facts} == (OF_THE_CHANGE if is_change else set())
     assert facts.get("bottleneck") == ("compute 100 % of the change" if is_change else None)
-    assert facts["changed"] == ", ".join(f"c{i} a → b" for i in range(6)), (
-        "the facts list all changes, not only four"
-    )
+    # the facts list all changes, not only four
+    assert facts["changed"] == ", ".join(f"c{i} a → b" for i in range(6))
     said = [facts[label] for label in ("killed for memory", "controls", "cold start, load")]
     assert said == ["0 → 2 times", "cpu_spin +12.0 %", "2.0 → 9.0 s"]
     assert values(causes_facts(Causes())) == {}
@@ -121,8 +120,7 @@ def test_tables():
         "spread": MeasureVerdict("settling"),
         HOST_MEMORY: MeasureVerdict("regressed", 0.31, 0.28, 0.34, 1e9, 1.31e9),
     }
-    measures = measures_table(verdicts)
-    assert measures.rows == [
+    assert measures_table(verdicts).rows == [
         ("host memory", "regressed", "1 GB", "1.31 GB", "+31.0 % [+28.0, +34.0]"),
         ("throughput at batch 8", "equivalent", "200 samples/s", "198 samples/s", "-1.0 % [-2.0, +0.0]"),
         ("run-to-run spread", "settling", "", "", "too few values"),

@@ -1,7 +1,5 @@
 """Output of each renderer for one document. ``python -m tests.unit.pages.test_golden`` rewrites the files."""
 
-from pathlib import Path
-
 import pytest
 
 from infercanary.pages.html import STYLE, render_page
@@ -10,8 +8,9 @@ from infercanary.pages.markdown import render_markdown
 from infercanary.pages.table_csv import render_csv
 from infercanary.render.document import Document
 from tests.documents import document
+from tests.programs import GOLDEN
 
-FOLDER = Path(__file__).parents[2] / "golden" / "pages"
+FOLDER = GOLDEN / "pages"
 SAMPLE = document("resnet18")
 RENDERED = {
     "report.html": render_page("old → new", [SAMPLE], ["a note"], ["made by hand"]).replace(STYLE, ""),

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 from html.parser import HTMLParser
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -49,8 +48,8 @@ class Tags(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags: list[Any] = []
-        self.words: list[str] = []
+        self.tags = []
+        self.words = []
         self.feed(text)
         self.close()
 

@@ -5,7 +5,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -19,9 +18,10 @@ from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.operators import Operators, OperatorShift
 from infercanary.judge.result import STATES, Causes, Change, Looks, Result
 from infercanary.pages.sentence import SENTENCE_BYTES, listed, measure_words, progress, sentence
+from tests.programs import GOLDEN
 from tests.scenarios import cases
 
-FOLDER = Path(__file__).parents[2] / "golden"
+FOLDER = GOLDEN
 FILE = FOLDER / "sentences.txt"
 
 

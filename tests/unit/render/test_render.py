@@ -7,15 +7,15 @@ import ast
 import json
 import math
 import os
-from pathlib import Path
 
 from infercanary.render import units
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 from infercanary.render.json import render_json
 from infercanary.render.text import plain, render_text, render_texts, wrapped
+from tests.programs import ROOT
 from tests.scenarios import cases
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "render.txt"
+GOLDEN = ROOT / "tests/golden/render.txt"
 OLD, NEW = ([middle + 0.001 * (i * 7 % 11) for i in range(60)] for middle in (0.0525, 0.155))
 REGRESSED = Document(
     name="resnet18",

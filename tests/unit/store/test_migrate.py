@@ -1,12 +1,10 @@
 """Tables of a store: created once, upgraded completely or not at all, and refused if they belong to another program."""
 
 import shutil
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from postgres import PASSWORD
@@ -15,6 +13,7 @@ from stores import CANARY, SEARCH, T, generation, query, sample, samples
 from infercanary.store import migrate, schema
 from infercanary.store.base import StoreError
 from infercanary.store.store import open_store
+from tests.programs import ROOT, ended
 
 START, RUNS = generation(), samples(20)
 REVISION = """
@@ -114,7 +113,7 @@ def test_only_one_of_ten_concurrent_exporters_makes_the_tables(postgres):
             store.canaries()
 
     with ThreadPoolExecutor(10) as pool:
-        assert [*pool.map(begin, range(10))] == [None] * 10, "none fails"
+        assert [*pool.map(begin, range(10))] == [None] * 10  # none fails
     assert postgres.sql("SELECT version_num FROM infercanary_schema", url) == schema.SCHEMA
 
 
@@ -128,15 +127,13 @@ print([name for name in ("alembic", "psycopg", "sqlalchemy") if name in sys.modu
 
 
 def test_an_exporter_loads_no_library_that_its_store_does_not_need(tmp_path):
-    command = [sys.executable, "-c", _LOADED, str(tmp_path / "store.db")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "['sqlalchemy']\n"
+    assert ended(sys.executable, "-c", _LOADED, tmp_path / "store.db").stdout == "['sqlalchemy']\n"
 
 
 def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, tmp_path):
     url, empty = postgres.database(), postgres.database()
     assert migrate.main([url]) == 0
-    page = (Path(__file__).parents[3] / "docs" / "fleet.md").read_text()
+    page = (ROOT / "docs" / "fleet.md").read_text()
     grants = page.partition("```sql\n")[2].partition("```")[0].replace("'…'", f"'{PASSWORD}'")
     name, other = (each.partition("@/")[2].partition("?")[0] for each in (url, empty))
     postgres.sql("DROP ROLE IF EXISTS infercanary")
@@ -145,7 +142,6 @@ def test_a_role_with_the_grants_of_the_docs_does_all_and_may_not_drop(postgres, 
     password.write_text(f"{PASSWORD}\n")
     by_role = f"postgresql://infercanary@127.0.0.1:{postgres.port}/{name}?password_file={password}"
     with closing(open_store(by_role)) as store:
-        assert store.fleet is not None
         assert store.fleet.hold({SEARCH}) == {SEARCH}
         assert store.take(START, RUNS) == len(RUNS)
         store.thin(T)

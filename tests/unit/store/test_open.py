@@ -13,10 +13,8 @@ from structlog.testing import capture_logs
 from infercanary.store import schema
 from infercanary.store.base import StoreError
 from infercanary.store.store import check, open_store
+from tests.programs import GOLDEN
 from tests.scenarios import cases, scenarios
-
-GOLDEN = Path(__file__).parents[2] / "golden"
-
 
 LOCATIONS = scenarios(r"""
 nosuch://host/db                          | nor a URL that begins with postgresql://
@@ -51,7 +49,7 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path):
             assert store.fleet is None
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("SELECT * FROM infercanary_schema").fetchall() == [(schema.SCHEMA,)]
-        assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "the application id, which `file` can show"
+        assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12"  # the application id, which `file` can show
         assert [*tmp_path.iterdir()] == [path]
 
 

@@ -82,12 +82,11 @@ def test_a_call_that_takes_too_long_is_given_up_with_its_transaction(server):
     with closing(Store(PostgresDatabase(server.url, call_seconds=0.5))) as store:
         with pytest.raises(StoreAway, match="no answer within "):
             waits(store)
-        assert store.take(generation(), samples(1, 3)) == 2, "the store uses a new connection"
+        assert store.take(generation(), samples(1, 3)) == 2  # the store uses a new connection
         with pytest.raises(StoreAway), store.session.transaction():
             takes_and_waits(store)
-        assert [len(runs) for _, runs in store.generations(SEARCH, CANARY)] == [2], (
-            "the interrupted transaction was kept"
-        )
+        # the interrupted transaction was kept
+        assert [len(runs) for _, runs in store.generations(SEARCH, CANARY)] == [2]
 
 
 @cases([False, True])
@@ -125,9 +124,8 @@ def test_a_service_has_one_holder_until_its_lease_ends(server):
     assert first.hold(both) == both
     assert second.hold(both) == set()
     fences = server.sql("SELECT service || ' ' || fence FROM lease ORDER BY service").split("\n")
-    assert fences == ["rank 2", "search 3"], (
-        "each change of holder, and each end of a lease, increases the number"
-    )
+    # each change of holder, and each end of a lease, increases the number
+    assert fences == ["rank 2", "search 3"]
 
 
 @cases([False, True])
@@ -141,7 +139,7 @@ def test_one_that_slept_writes_nothing(has_same_name, server):
     server.end_leases()
     with pytest.raises(LeaseLost):
         slept.put_finding(SEARCH, "c", T, b"late", b"")
-    assert slept.renew({SEARCH}) == set(), "a lease that ended is not renewed"
+    assert slept.renew({SEARCH}) == set()  # a lease that ended is not renewed
     assert awake.hold({SEARCH}) == {SEARCH}
     awake.put_finding(SEARCH, "c", T, b"after", b"")
     for write in (
@@ -154,10 +152,8 @@ def test_one_that_slept_writes_nothing(has_same_name, server):
         assert SEARCH not in slept.held
     assert has_same_name or slept.renew({SEARCH}) == set()
     assert server.stores[1].history(SEARCH, "c", "verdict") == []
-    found = [(SEARCH, "c", b"after")]
-    assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [found, []], (
-        "an unchanged finding is not returned again"
-    )
+    # an unchanged finding is not returned again
+    assert [reader.findings([SEARCH]), reader.findings([SEARCH])] == [[(SEARCH, "c", b"after")], []]
 
 
 @cases([False, True])
@@ -185,7 +181,7 @@ def test_a_lease_is_renewed_while_the_store_is_busy_and_that_of_another_is_not_w
     with server.stores[0].session.transaction() as connection:
         server.stores[0].take(generation(), samples(1, 3))
         assert first.renew({SEARCH}) == {SEARCH}
-        assert second.renew({SEARCH}) == set(), "renew() must not take another holder's lease"
+        assert second.renew({SEARCH}) == set()  # renew() must not take another holder's lease
         first.claim(connection, SEARCH)
         assert second.hold({SEARCH, RANK}) == {RANK}
 
@@ -200,7 +196,7 @@ def test_findings_that_could_not_be_read_are_read_at_the_next_call(server):
         reader.findings({SEARCH})
     server.sql("ALTER TABLE hidden RENAME TO finding")
     counts = [len(reader.findings({service})) for service in (SEARCH, SEARCH, RANK, SEARCH)]
-    assert counts == [25, 0, 0, 25], "findings of other services are forgotten"
+    assert counts == [25, 0, 0, 25]  # findings of other services are forgotten
 
 
 # Data of other exporters ----------------------------------------------------------------------------------------
@@ -234,7 +230,7 @@ def test_a_change_by_anybody_is_seen_once_whatever_the_order_of_commits(server):
         sees(changed, count)
     small.thin(T)
     assert fleet.refresh({SEARCH}) == {(SEARCH, CANARY)}
-    assert fleet.refresh({RANK}) == set(), "another service is forgotten"
+    assert fleet.refresh({RANK}) == set()  # another service is forgotten
     assert fleet.refresh({SEARCH}) == {(SEARCH, CANARY), (SEARCH, "d")}
 
 
@@ -246,7 +242,7 @@ def test_containers_that_run_are_those_with_runs_of_the_last_minutes(server):
         ("old", "new", samples(90, 95), 0.0),
     ):
         server.stores[0].take(generation(boot, container=container, ended_at=ended_at), runs)
-    assert server.fleets[1].running(SEARCH) == [], "no exporter has the service's lease"
+    assert server.fleets[1].running(SEARCH) == []  # no exporter has the service's lease
     server.fleets[0].hold({SEARCH})
     running = [(start.container, start.boot_id) for start in server.fleets[1].running(SEARCH)]
     assert running == [("old", "new")]

@@ -78,7 +78,7 @@ def test_stored_runs_are_read_by_the_next_process(location):
         assert store.generations(SEARCH, CANARY) == [(given, [whole, failed])]
         assert store.generations(SEARCH, "bert") == [(given, [other])]
         assert starts_of(store) == [given] == [store.start_of(SEARCH, "search-1", "boot")]
-        assert starts_of(store)[0] is starts_of(store)[0], "equal bytes are decoded once"
+        assert starts_of(store)[0] is starts_of(store)[0]  # equal bytes are decoded once
         assert store.start_of(SEARCH, "search-1", "other") is None
         assert store.canaries() == [(SEARCH, "bert"), (SEARCH, CANARY)]
         assert store.taken(SEARCH, CANARY) == {("search-1", "boot"): 1}
@@ -190,10 +190,9 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store):
     assert taken == {STORED: 2 * len(kept), STORE_ERRORS: 6 - len(kept), LEFT_OUT: 1}
     assert {start.container for start in starts_of(store)} == kept
     refused = {log["container"]: log["exc_info"] for log in logs if log["event"] == "runs not stored"}
-    assert len(refused) == taken[STORE_ERRORS] and not any(refused.values()), (
-        "a refused report is not logged as a bug"
-    )
-    assert STORED not in intake.take(store, reports), "each report is stored once"
+    # a refused report is not logged as a bug
+    assert len(refused) == taken[STORE_ERRORS] and not any(refused.values())
+    assert STORED not in intake.take(store, reports)  # each report is stored once
     check_counts(store)
 
 
@@ -306,18 +305,17 @@ def test_weeks_of_one_image(in_memory):
     for number in range(11):
         simulate(store, range(number * day, (number + 1) * day), step=720)
         found, end = kept(store), (number + 1) * day
-        assert found[: KEEP.opening] == samples(KEEP.opening), "the looks can be replayed"
+        assert found[: KEEP.opening] == samples(KEEP.opening)  # the looks can be replayed
         assert found[-KEEP.raw :] == samples(end - KEEP.raw, end)
-        assert sum(run.runs for run in found) == end, "a run is counted twice"
+        assert sum(run.runs for run in found) == end  # a run is counted twice
         first_day = [run.runs for run in found if run.started_at < T + DAY]
         assert sum(first_day) == day
         assert max(first_day) <= BLOCK
         sizes.append(len(found))
     assert KEEP.opening >= LIVE.decide.looks[-1]
-    assert max(run.runs for run in found if run.started_at >= T + 5 * DAY) == BLOCK, (
-        "blocks are kept for a week"
-    )
-    assert sizes[0] < 2_100 and max(sizes) < 8_000 and sizes[10] - sizes[9] < 30, "one row for each hour"
+    # blocks are kept for a week
+    assert max(run.runs for run in found if run.started_at >= T + 5 * DAY) == BLOCK
+    assert sizes[0] < 2_100 and max(sizes) < 8_000 and sizes[10] - sizes[9] < 30  # one row for each hour
     check_counts(store)
 
 
@@ -333,9 +331,8 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory)
     starts = [(start.boot_id, runs) for start, runs in store.generations(SEARCH, CANARY)]
     assert len(starts) >= SMALL.images
     assert (starts[0][0], starts[-1][0]) == ("b0", "b39")
-    assert sum(run.runs for run in starts[0][1]) >= SMALL.raw, (
-        "the first runs are kept, as the baseline of a drift"
-    )
+    # the first runs are kept, as the baseline of a drift
+    assert sum(run.runs for run in starts[0][1]) >= SMALL.raw
     check_counts(store)
 
 
@@ -349,7 +346,7 @@ def test_years_are_bounded(in_memory):
     found = kept(store)
     assert sum(run.runs for run in found if run.sequence < first) == first
     hours = sum(run.runs == HOUR * BLOCK for run in found)
-    assert SMALL.hours <= hours <= SMALL.hours + 2, "only rows of the last thinning may be in excess"
+    assert SMALL.hours <= hours <= SMALL.hours + 2  # only rows of the last thinning may be in excess
 
 
 def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window(in_memory):
@@ -406,12 +403,12 @@ def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
         clock += length * seconds
         history.append((image, runs))
     store.thin(clock)
-    assert store.take(start, runs) == 0, "merged runs are not stored again"
+    assert store.take(start, runs) == 0  # merged runs are not stored again
     check_counts(store)
     window = SMALL.opening * SMALL.opening_starts + SMALL.raw + SMALL.slack + SMALL.first // BLOCK
     assert count(store) <= (SMALL.images + 1) * window + SMALL.blocks + HOUR + SMALL.hours
     found = {int(start.boot_id): runs for start, runs in store.generations(SEARCH, CANARY)}
-    assert [*found] == sorted(found), "starts are in the order of reports, for any clock"
+    assert [*found] == sorted(found)  # starts are in the order of reports, for any clock
     for of_image in {image for image, _ in history}:
         own = [(number, runs) for number, (image, runs) in enumerate(history) if image == of_image]
         if sum(min(image, 1) == min(of_image, 1) for image, _ in history) > SMALL.starts:
@@ -459,9 +456,8 @@ def test_time_counts_while_an_exporter_watches(tmp_path):
     for _ in range(20):
         store.take(generation("1", image_id="sha256:1"), [])  # the image runs again
         store.thin(now := now + DAY)
-    assert [start.boot_id for start in starts_of(store)] == ["1", "3"], (
-        "older images are dropped after 90 days; the newest two stay"
-    )
+    # older images are dropped after 90 days; the newest two stay
+    assert [start.boot_id for start in starts_of(store)] == ["1", "3"]
     store.close()
 
 
@@ -536,8 +532,7 @@ def test_documents(location):
 
 def test_the_first_and_the_last_profiles_of_a_start_stay(store):
     """Profiles may come later, or an exporter may have been restarted and report none."""
-    taken = [[1], [1, 2], [], [3], [4, 5, 6, 7]]
-    for sequence, times in enumerate(taken):
+    for sequence, times in enumerate([[1], [1, 2], [], [3], [4, 5, 6, 7]]):
         profiles = [Profile(at, "torch", "ok", (0.1,), (0.1,), (0.0,), ()) for at in times]
         packed = {CANARY: (*map(pack, profiles),)} if times else {}
         store.take(generation(profiles=packed), [sample(sequence)])

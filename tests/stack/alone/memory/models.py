@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 MIB = 1 << 20
 PIECE = 4
@@ -19,7 +18,7 @@ class Holding:
     """A ReLU with weights of this many MiB, allocated in pieces at ``rate`` MiB/s."""
 
     def __init__(self, mib=0, rate=float("inf")):
-        self.weights: list[Tensor] = []
+        self.weights = []
         begin = time.monotonic()
         for taken in range(PIECE, mib + 1, PIECE):
             self.weights.append(torch.ones(PIECE * MIB, dtype=torch.uint8))

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MIB = 1 << 20
 PIECE = 4  # MiB
 
-held: list[bytes] = []
+held = []
 state = {"pid": os.getpid(), "started": time.time(), "failed": 0, "held": 0}
 
 
