@@ -127,10 +127,10 @@ def judged(stack, upgrade):
 
 
 @pytest.fixture
-def registry(tmp_path, request):
-    """Run a real image registry, and return its address. With the parameter "users" it requires a password."""
+def registry(tmp_path):
+    """Run a real image registry, and return its address."""
     if shutil.which("docker-registry") is None:
         pytest.skip("needs Debian's docker-registry")
     address = f"127.0.0.1:{free_port()}"
-    with running(tmp_path, address, getattr(request, "param", "") == "users"):
+    with running(tmp_path, address):
         yield address

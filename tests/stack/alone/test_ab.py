@@ -241,15 +241,6 @@ def test_a_missing_image_is_pulled_and_the_time_of_each_step_shown(images, setti
     assert re.search(steps, " ".join(ended.out.split())), ended.out
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("registry", ["", "users"], indirect=True)
-def test_a_pull_that_fails_ends_it_in_one_line_before_anything_is_started(images, registry):
-    ended = ab(BASE, f"{registry}/none:1", *QUICK)
-    assert (ended.code, ended.out) == (2, "")
-    assert "is not on this machine and cannot be pulled (" in ended.err.splitlines()[-1], ended.err
-    assert "start 1 of " not in ended.err
-
-
 @cases([(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)])
 def test_ctrl_c_cleans_up_and_prints_what_is_known(number, code, images, settings, begun):
     child = begun(BASE, BASE, "--both", settings, "--json")
