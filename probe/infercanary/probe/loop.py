@@ -248,11 +248,10 @@ class Probe:
             planned, cost, steady = self._plan()
             gives_way = any(canary.gives_way for canary in self._canaries)
             interval, share = burst.plan(cost, steady, time.monotonic(), gives_way)
-            budget.fill_at(share, time.monotonic())
             self._set_interval(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
-            slot = max(slot, budget.ready_at(cost, time.monotonic()))
+            slot = max(slot, budget.ready_at(cost, share, time.monotonic()))
             # The sample comes before the slot, so that the run begins in its slot.
             if not self._wait_until(slot - self._rounds.lead):
                 return
@@ -368,9 +367,6 @@ class Probe:
 
     def _close_for_memory(self) -> None:
         """Close the canaries whose memory the server needs."""
-        while self._memory.closing:
-            ended = self._memory.closing[0]
-            for canary in self._canaries:
-                if canary.name == ended.canary:
-                    canary.close_for_memory(ended)
+        for ended in list(self._memory.closing):
+            next(c for c in self._canaries if c.name == ended.canary).close_for_memory(ended)
             self._memory.closing.remove(ended)

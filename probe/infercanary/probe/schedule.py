@@ -73,27 +73,19 @@ class Budget:
         self._at = now
         self._depth = math.inf
 
-    def fill_at(self, cap: float, now: float) -> None:
-        """Change the cap from now on.
-
-        Args:
-            cap: A share of the time.
-            now: Monotonic clock, seconds.
-        """
-        self._fill(now)
-        self._cap = cap
-        self._level = max(self._level, -self.MAX_PAUSE * cap)
-
-    def ready_at(self, cost: float, now: float) -> float:
+    def ready_at(self, cost: float, cap: float, now: float) -> float:
         """Return the earliest time, not before ``now``, at which the budget allows ``cost`` busy seconds.
 
         Args:
             cost: Expected busy seconds of the next run, and the depth of the bucket from now on.
+            cap: The cap from now on, a share of the time.
             now: Monotonic clock, seconds.
         """
         self._depth = cost
         self._fill(now)
-        return now + max(0.0, cost - self._level) / self._cap
+        self._cap = cap
+        self._level = max(self._level, -self.MAX_PAUSE * cap)
+        return now + max(0.0, cost - self._level) / cap
 
     def spend(self, cost: float, now: float) -> None:
         """Book ``cost`` busy seconds.

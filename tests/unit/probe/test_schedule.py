@@ -42,7 +42,7 @@ def test_duty_never_exceeds_the_cap_when_costs_are_as_announced(cap, runs):
     now, busy = 50.0, 0.0
     for pause, cost in runs:
         now += pause
-        start = budget.ready_at(cost, now)
+        start = budget.ready_at(cost, cap, now)
         assert start >= now
         now = start + cost
         busy += cost
@@ -91,10 +91,10 @@ def test_slots_are_jittered_on_both_sides():
 @pytest.mark.parametrize("cost", [1.1, 30.0, 60.0])
 def test_debt_is_paid_back_first_within_five_minutes_and_an_idle_hour_buys_one_run(cost):
     budget = Budget(0.01, 0.0)
-    at = budget.ready_at(0.1, 0.0)
+    at = budget.ready_at(0.1, 0.01, 0.0)
     assert at == pytest.approx(10.0)
     budget.spend(cost, at)
-    assert budget.ready_at(0.1, at) - at == pytest.approx(110.0 if cost == 1.1 else 310.0)
-    assert budget.ready_at(0.1, at + 3600.0) == at + 3600.0
+    assert budget.ready_at(0.1, 0.01, at) - at == pytest.approx(110.0 if cost == 1.1 else 310.0)
+    assert budget.ready_at(0.1, 0.01, at + 3600.0) == at + 3600.0
     budget.spend(0.1, at + 3600.0)
-    assert budget.ready_at(0.1, at + 3600.0) == pytest.approx(at + 3610.0)
+    assert budget.ready_at(0.1, 0.01, at + 3600.0) == pytest.approx(at + 3610.0)
