@@ -77,5 +77,7 @@ def describe(key: str, a: object, b: object) -> str:
         return key
     name = key.removeprefix("env.").removeprefix(_PACKAGE)
     # `masked` hides a password by the name before it.
-    before, after = (masked(f"{name}={x}").removeprefix(f"{name}=").removeprefix(f"{name}==") for x in (a, b))
+    before, after = (masked(f"{name}={x}").removeprefix(f"{name}=") for x in (a, b))
+    if _PACKAGE in key:  # the first of the group
+        before, after = (re.split("==| ", x)[1] for x in (before, after))
     return f"{name} {shortened(before, 60)} → {shortened(after, 60)}"

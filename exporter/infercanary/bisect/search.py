@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -149,7 +149,7 @@ class Search:
         return finding
 
     def _narrow_tags(
-        self, finding: Finding, known: Mapping[Components, Part], level: float
+        self, finding: Finding, known: dict[Components, Part], level: float
     ) -> Components | Finding:
         """Return the tag to measure next, or the finding with the tags around the change."""
         tags = [*self.tags]
@@ -157,7 +157,7 @@ class Search:
             middle = len(tags) // 2
             tag = Components({tags[middle]})
             if tag not in known:
-                return tag if len(known) < self.experiments + 2 else finding
+                return tag
             apart = known[tag].share - 0.5
             if abs(apart) > known[tag].half(level):
                 tags = tags[middle:] if apart < 0 else tags[: middle + 1]

@@ -73,6 +73,7 @@ def test_a_command_of_one_side_replaces_the_images():
         ("env.OMP_NUM_THREADS", "1", None, "OMP_NUM_THREADS 1 → None"),
         ("env.API_TOKEN", "secret", "hidden", "API_TOKEN *** → ***"),
         ("package torch", "torch==2.7.0", "torch==2.8.0", "torch 2.7.0 → 2.8.0"),
+        ("package torch", "torch==2.7.0 triton==3.3.0", "torch==2.8.0 triton==3.4.0", "torch 2.7.0 → 2.8.0"),
         ("env.A", "a", "b" * 100, f"A a → {'b' * 59}…"),
         (CONTENTS, [], [1], "image contents"),
     ],
