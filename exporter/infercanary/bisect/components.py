@@ -78,6 +78,6 @@ def describe(key: str, a: object, b: object) -> str:
     name = key.removeprefix("env.").removeprefix(_PACKAGE)
     # `masked` hides a password by the name before it.
     before, after = (masked(f"{name}={x}").removeprefix(f"{name}=") for x in (a, b))
-    if _PACKAGE in key:  # the first of the group
+    if key.startswith(_PACKAGE):  # the first of the group
         before, after = (re.split("==| ", x)[1] for x in (before, after))
     return f"{name} {shortened(before, 60)} → {shortened(after, 60)}"

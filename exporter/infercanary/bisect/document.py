@@ -25,8 +25,12 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
 
     def plain(part: Part) -> dict[str, Any]:
         low, high = part.share - part.half(), part.share + part.half()
-        names = [texts.get(key, key) for key in sorted(part.components)]
-        return {"components": names, "share": part.share, "low": low, "high": high}
+        return {
+            "components": [texts.get(key, key) for key in sorted(part.components)],
+            "share": part.share,
+            "low": low,
+            "high": high,
+        }
 
     verdict, explained = "inconclusive", [*map(plain, finding.parts)]
     who, total = " and ".join(texts[key] for key in sorted(finding.named)), percent(state.shift)
