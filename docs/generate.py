@@ -74,7 +74,7 @@ PREFIX = "infercanary_"
 
 PARTS: Mapping[str, str] = {
     "Latency": "latency phase bottleneck run_median run_iqr server first_token between_tokens matmul",
-    "What a run takes": "run_memory run_samples run_energy",
+    "What a run takes": "run_memory run_samples run_energy inference",
     "Runs and canaries": "runs run_failures tagged_runs eligible canary_state canary_failure cold_start cuda_missing "
     "output_error environment",
     "Controls": "control_seconds",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 import math
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import structlog
 
@@ -21,10 +23,14 @@ from infercanary.bisect.state import State
 from infercanary.compare.comparison import compare_runs
 from infercanary.compare.document import comparison_document
 from infercanary.compare.recording import RecordedRuns
+from infercanary.contract.profile import Profile, ProfileRow
+from infercanary.doctor.limits import limit_document
 from infercanary.exporter import runbooks, status
 from infercanary.exporter.app import VERSION
 from infercanary.judge.shift import Shift
 from infercanary.pages.html import render_page
+from infercanary.probe.roofline import Ceilings, Timed, find_limit
+from infercanary.render.text import render_text
 
 FOLDER = Path(__file__).parent / "img"
 SITUATION = "upgraded"
@@ -90,6 +96,30 @@ def bisection() -> str:
     )
 
 
+def limits() -> str:
+    """Return the answer of ``doctor --limits`` on a simulated profile, as a terminal shows it.
+
+    Returns:
+        HTML.
+    """
+    operators = (
+        ("aten::addmm", 0.0351, "4096 float, 1x4096 float, 4096x4096 float", 2.0, 4.0, 8.0),
+        ("aten::gelu", 0.0004, "1x4096 float", 0.0, 0.002, 8.0),
+    )
+    rows = tuple(
+        ProfileRow(
+            name, name, "cpu", shapes, calls, (seconds,), 0, 8 * flops * 4096**2, 8 * size * 4096**2, calls
+        )
+        for name, seconds, shapes, flops, size, calls in operators
+    )
+    profile = Profile(0.0, "torch", "ok", (0.0358,), (0.0003,), (0.0,), rows)
+    timed = Timed(0.0358, {}, {"queued": 0.0006, "blocked": 0.0, "reading": 0.0})
+    found = find_limit("feed_forward", timed, profile, Ceilings("float", 55.4e9, 19.8e9, 1.1e-6))
+    text = render_text(limit_document(msgspec.structs.replace(found, useful_batch=16)), 100)
+    command = "$ infercanary doctor --limits probe.yaml"
+    return f"<pre style='font: 14px monospace; padding: 0 1em'>{command}\n{html.escape(text)}</pre>"
+
+
 async def draw() -> dict[Path, bytes]:
     """Draw every page.
 
@@ -110,6 +140,8 @@ async def draw() -> dict[Path, bytes]:
         drawn[FOLDER / name] = await browser.picture(HEIGHT)
         await browser.show(bisection(), 1000)
         drawn[FOLDER / "bisect.png"] = await browser.picture(HEIGHT // 2)
+        await browser.show(limits(), 1000)
+        drawn[FOLDER / "limits.png"] = await browser.picture(HEIGHT // 3)
     return drawn
 
 

@@ -42,6 +42,8 @@ _SLOWER = (
 )
 _MEASURES = 'measure!~"latency|cold_start_.*"'
 _MIB = " / 1048576"
+_GIGA = " / 1e9"
+_REACHED = "{CANARY} / infercanary_run_median_seconds{CANARY}"
 
 _NAMESPACE = Column("namespace", "Namespace", width=100)
 _HOST = Column("instance", "Host", width=130)
@@ -104,7 +106,7 @@ def _by_measure(side: str, label: str) -> str:
 
 def _last(measure: str, metric: str, to: str, unit: str) -> str:
     """Return a measure in the last run, as the median over replicas."""
-    run = text(f"quantile by (namespace) (0.5, infercanary_run_{metric}){to}", "last", "namespace", unit)
+    run = text(f"quantile by (namespace) (0.5, infercanary_{metric}){to}", "last", "namespace", unit)
     return f'label_replace({run}, "measure", "{measure}", "", "")'
 
 
@@ -494,9 +496,11 @@ _RESOURCES = [
         About(
             "Memory, energy and throughput",
             "Verdict on each measure, change, old and new median, and the last run. throughput@8x1: of a sweep, "
-            "with a batch of 8 and one request at a time.",
+            "with a batch of 8 and one request at a time. arithmetic, bandwidth: what the model reaches at least, "
+            "by its last profile; not judged.",
             "More memory: check the limit on *Host* before the rollout continues. Less throughput: plan more "
-            "replicas, or roll back.",
+            "replicas, or roll back. arithmetic, bandwidth: near their ceilings (`infercanary doctor --limits`), "
+            "only less work or another device is faster; far below, see the time per phase.",
             "none",
             width=14,
             height=10,
@@ -514,10 +518,12 @@ _RESOURCES = [
             " or ".join(
                 _last(*measure)
                 for measure in (
-                    ("energy", "energy_joules{CANARY}", "", " J"),
-                    ("throughput", "samples_per_second{CANARY}", "", " /s"),
-                    ("host_memory", 'memory_peak_bytes{CANARY, where="host"}', _MIB, " MiB"),
-                    ("device_memory", 'memory_peak_bytes{CANARY, where="device"}', _MIB, " MiB"),
+                    ("energy", "run_energy_joules{CANARY}", "", " J"),
+                    ("throughput", "run_samples_per_second{CANARY}", "", " /s"),
+                    ("host_memory", 'run_memory_peak_bytes{CANARY, where="host"}', _MIB, " MiB"),
+                    ("device_memory", 'run_memory_peak_bytes{CANARY, where="device"}', _MIB, " MiB"),
+                    ("arithmetic", f"inference_flops{_REACHED}", _GIGA, " GFLOP/s"),
+                    ("bandwidth", f"inference_bytes{_REACHED}", _GIGA, " GB/s"),
                 )
             )
         ),

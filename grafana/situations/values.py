@@ -64,6 +64,8 @@ gpu_xid_errors_total                       -         gpu 0 hot 0.003
 gpu_xid_events_total                       -         gpu 0 hot 0.003
 gpu_.*_total                               -         gpu 0
 gpu_.*                                     -         gpu 1
+inference_bytes                            2e8
+inference_flops                            3.6e9
 interval_seconds                           10
 journal_errors_total                       0         journal 0.02
 lateness_seconds                           ~0.002    late ~0.8

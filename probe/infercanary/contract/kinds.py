@@ -62,6 +62,8 @@ KINDS: dict[str, Kind] = {
     "infercanary_gpu_utilization_ratio": "gauge",
     "infercanary_gpu_xid_errors": "counter",
     "infercanary_gpu_xid_events": "counter",
+    "infercanary_inference_bytes": "gauge",
+    "infercanary_inference_flops": "gauge",
     "infercanary_interval_seconds": "gauge",
     "infercanary_journal_errors": "counter",
     "infercanary_latency_seconds": "histogram",

@@ -21,6 +21,9 @@ MAX_REPEATS: Final = 8
 NAME_BYTES: Final = 120
 """Maximum length of a name, kind, device or shapes, in bytes of UTF-8."""
 
+COVERAGE: Final = 0.8
+"""Least share of the time for which the work or the limit must be known; below it there is no answer."""
+
 OUTSIDE: Final = "outside operators"
 OK: Final = "ok"
 NO_CUPTI: Final = "no_cupti"
@@ -126,6 +129,19 @@ def shares(profile: Profile, most: int) -> dict[str, float]:
     wall = max(median(profile.wall), sum(found.values()) + median(profile.rest))
     largest = sorted(found, key=lambda name: -found[name])[:most]
     return {name: found[name] / wall for name in largest} if wall > 0 else {}
+
+
+def work(profile: Profile) -> tuple[float, float] | None:
+    """Return floating-point operations and bytes of one inference: of operators with known work, so a lower bound.
+
+    Returns:
+        None if such operators have less than :data:`COVERAGE` of the operators' time.
+    """
+    known = [row for row in profile.rows if row.launches]
+    seconds, covered = (sum(median(row.seconds) for row in rows) for rows in (profile.rows, known))
+    if covered <= COVERAGE * (seconds + median(profile.rest)):
+        return None
+    return sum(row.flops for row in known), sum(row.bytes for row in known)
 
 
 def is_sound(profile: Profile) -> bool:

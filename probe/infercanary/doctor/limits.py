@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -74,8 +75,8 @@ def limit_document(limit: CanaryLimit) -> Document:
     """Return the limit of one canary for people."""
     facts = [
         Fact("latency", limit.seconds, "s"),
-        Fact("shares", quantities(limit.shares, "ratio")),
-        Fact("causes", quantities(limit.causes, "ratio")),
+        Fact("shares", _shares(limit.shares)),
+        Fact("causes", _shares(limit.causes)),
     ]
     if (known := limit.ceilings) is not None:
         arithmetic, bandwidth = known.flops_per_second / 1e9, known.bytes_per_second / 1e9
@@ -97,6 +98,10 @@ def limit_document(limit: CanaryLimit) -> Document:
     )
 
 
+def _shares(of: Mapping[Any, float]) -> str:
+    return quantities({name: round(share, 3) for name, share in of.items()}, "ratio")
+
+
 def limit_sentence(limit: CanaryLimit) -> str:
     """Return the limit in one sentence without a full stop."""
     if limit.why:
@@ -109,4 +114,5 @@ def limit_sentence(limit: CanaryLimit) -> str:
         }
         cause, share = max(causes.items(), key=lambda item: item[1])
         reached = f"{share:.0%} of the time is {cause}"
-    return f"{names}: {reached}".replace("%", " %")
+    hint = f"; larger batches help until {limit.useful_batch}" if limit.useful_batch else ""
+    return f"{names}: {reached}{hint}".replace("%", " %")

@@ -6,11 +6,15 @@ Of several repeats of a ceiling the fastest counts, so a contended repeat does n
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import OK, Profile
@@ -31,6 +35,9 @@ log = logging.getLogger("infercanary.probe")
 _SECONDS = 2.0  # 20 periods of a CPU quota
 _MOST = 500  # timed repeats
 _REPEATS = 8  # as many as a profile may have
+_DOUBLINGS = 8  # of the batch
+_LONGEST = 1.0  # seconds; a slower batch is not doubled
+_GAIN = 1.1  # least gain of throughput that is worth a doubled batch
 _CPUS = Path("/sys/devices/system/cpu")
 _CACHE = 32 << 20  # if the size of the last-level cache is unknown
 _PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
@@ -61,12 +68,34 @@ def _limit(canary: Canary) -> CanaryLimit:
     if isinstance(timed, str):
         return CanaryLimit(canary=canary.name, why=timed)
     ceilings: Ceilings | str = str(profile)
+    batch = None
     try:
         if isinstance(profile, Profile):
+            batch = _useful_batch(canary.target, profile)
             ceilings = _ceilings(canary.target, profile, "cpu" if canary.cuda_missing else canary.device)
     except (Failure, UsageError) as error:
         ceilings = str(error)
-    return find_limit(canary.name, timed, profile, ceilings)
+    return msgspec.structs.replace(find_limit(canary.name, timed, profile, ceilings), useful_batch=batch)
+
+
+def _useful_batch(target: Target, profile: Profile) -> int | None:
+    """Return the largest doubled batch that still raised throughput; None if doubling is of no use or not possible."""
+    own = batch = int(target.samples)
+    best, seconds = math.inf, 0.0  # of a sample, and of the last batch
+    with suppress(Exception):  # the model takes no other size, or memory is insufficient
+        while batch <= own << _DOUBLINGS and seconds < _LONGEST:
+            with closing(target.copy_with_batch(batch)) as copy:
+                seconds = _fastest(copy.clock, copy.run)
+                if seconds * _GAIN > best * batch:
+                    break
+                if batch == 2 * own and _shapes(copy.profile(1)) == _shapes(profile):
+                    break  # the model ignores its inputs
+            batch, best = 2 * batch, seconds / batch
+    return batch // 2 if batch > 2 * own else None
+
+
+def _shapes(profile: Profile) -> set[str]:
+    return {row.shapes for row in profile.rows}
 
 
 def _time(canary: Canary) -> Timed | str:
@@ -128,7 +157,7 @@ def _onnx_ceilings(target: OnnxTarget) -> Ceilings:
 
 
 def _elements(target: Target, cache: int = 0) -> int:
-    """Return the float32 elements of a buffer of twice the last-level caches, if there is memory for three.
+    """Return the float32 elements of a buffer of 1.1 times the last-level caches, if there is memory for three.
 
     Args:
         target: Asks for the memory.
@@ -137,8 +166,8 @@ def _elements(target: Target, cache: int = 0) -> int:
     folders = [_CPUS / f"cpu{cpu}/cache/index3" for cpu in os.sched_getaffinity(0)]
     sizes = {text(folder / "shared_cpu_list"): text(folder / "size") for folder in folders}
     cache = cache or sum(int(size.rstrip("K") or 0) << 10 for size in sizes.values()) or _CACHE
-    target.ask_for_memory([Need("limits", 6 * cache, "buffers larger than the cache", "raise the limit")])
-    return cache // 2
+    target.ask_for_memory([Need("limits", 4 * cache, "buffers larger than the cache", "raise the limit")])
+    return cache * 11 // 40
 
 
 def _fastest(clock: Clock, run: Callable[[Phase], Any]) -> float:

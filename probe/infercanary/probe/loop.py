@@ -107,7 +107,9 @@ class Probe:
             name for name, target in targets.items() if settings.profile and target.profiler != "none"
         ]
         share = SHARE * settings.duty_cap if profiled else 0.0
-        self._between += [Profiling(canaries[name], share / len(profiled), self._memory) for name in profiled]
+        self._between += [
+            Profiling(canaries[name], share / len(profiled), self._tally, self._memory) for name in profiled
+        ]
         self._runs_cap = settings.duty_cap - kept - share
         self._controls = Controls(self._tally) if settings.controls else None
         samplers = make_samplers(

@@ -14,16 +14,34 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-from infercanary.contract.profile import Profile
+from infercanary.contract.profile import Profile, work
+from infercanary.contract.report import Metric
 from infercanary.contract.vocabulary import CPU_WAIT_INSIDE, GPU_BUSY
 from infercanary.probe.background import MAX_PAUSE, Background
 from infercanary.probe.canary import Canary
 from infercanary.probe.complaint import Complaint
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, one_line
+from infercanary.probe.histogram import Tally
 from infercanary.probe.memory import give_back
 from infercanary.probe.schedule import jittered
 from infercanary.probe.targets import Failure, Unprofiled
 from infercanary.probe.watcher import Memory
+
+FLOPS = Metric(
+    "infercanary_inference_flops",
+    "gauge",
+    "Floating-point operations of one inference, by the last profile; a lower bound.",
+    ("canary",),
+    reading="Divided by `infercanary_run_median_seconds`: the reached arithmetic. `infercanary doctor --limits` "
+    "measures the ceiling. Missing if less than 80 % of the operators' time has known work.",
+)
+BYTES = Metric(
+    "infercanary_inference_bytes",
+    "gauge",
+    "Bytes that the operators of one inference read and write, by the last profile; a lower bound.",
+    ("canary",),
+    reading="Divided by `infercanary_run_median_seconds`: the reached bandwidth; see `infercanary_inference_flops`.",
+)
 
 SHARE = 0.05
 """Share of the duty cap for profiles: with a cap of 1 %, this is 1.8 s an hour, or five repeats of 300 ms."""
@@ -44,12 +62,14 @@ class Profiling(Background):
 
     Args:
         share: Share of the time that the profiles may take.
+        tally: Storage of the metrics.
         memory: Checked before each profile.
     """
 
-    def __init__(self, canary: Canary, share: float, memory: Memory) -> None:
+    def __init__(self, canary: Canary, share: float, tally: Tally, memory: Memory) -> None:
         super().__init__(canary, "profile")
         self._memory = memory
+        self._tally = tally
         self._share = share
         self._pause = AGAIN_SECONDS
         self._turn: Future[Profile] | None = None  # the last turn in the server's pool
@@ -80,6 +100,8 @@ class Profiling(Background):
         try:
             self.profile = self._worker.call(self._profile_in_turns, self._canary.timeout)
             self._complaint.set("")
+            for metric, amount in zip((FLOPS, BYTES), work(self.profile) or (), strict=False):
+                self._tally.set(metric, amount, self.canary)
         except Interrupted:
             return True
         except DeadlineExceeded:

@@ -14,11 +14,9 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 
 from infercanary.contract.bottleneck import BLOCKED, QUEUED, READING, Limit, parts
-from infercanary.contract.profile import Profile, ProfileRow
+from infercanary.contract.profile import COVERAGE, Profile, ProfileRow
 from infercanary.contract.vocabulary import Bottleneck
 
-COVERAGE: Final = 0.8
-"""Least share of the time with a known limit; below it there is no answer."""
 TIE: Final = 0.1
 """Largest difference between the two largest shares that is called a tie."""
 FLOOR: Final = 0.25
@@ -97,6 +95,8 @@ class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
     """Arithmetic of the inference, as a share of its ceiling."""
     bandwidth: float = 0.0
     """Least memory traffic of the inference, as a share of its ceiling."""
+    useful_batch: int | None = None
+    """Largest batch up to which each doubling raised the throughput by a tenth; None if doubling is of no use."""
     ceilings: Ceilings | None = None
     operators: list[OperatorLimit] = []
     """In descending order of their time."""

@@ -41,11 +41,16 @@ def sleep():
 def sort():
     data = torch.rand(200_000)
     return lambda _: data.sort().values
+
+def weights():
+    return torch.nn.Linear(3000, 3000)
 """
 CANARIES = "canaries:\n" + "".join(
-    f"  {name}: {{target: torch, options: {{model: 'models:{name}', inputs: [{{shape: [1]}}]}}}}\n"
-    for name in ("product", "stream", "sleep", "sort")
-)
+    f"  {name}: {{target: torch, options: {{model: 'models:{name}', inputs: [{{shape: {shape}}}]}}}}\n"
+    for name, shape in (
+        ("product", [1]), ("stream", [1]), ("sleep", [1]), ("weights", [1, 3000]), ("sort", [1]),
+    )
+)  # fmt: skip
 
 
 def doctor(folder, canaries, *arguments):
@@ -71,6 +76,8 @@ def test_each_canary_has_its_limit(tmp_path):
     assert operators["stream"]["aten::copy_"]["arithmetic"] == 0
     assert found["sleep"]["limit"] == "scheduling"
     assert max(found["sleep"]["causes"], key=found["sleep"]["causes"].get) == "lock or sleep"
+    assert found["weights"]["useful_batch"] in (2, 4, 8, 16, 32, 64), "each row of the weights is read once"
+    assert found["stream"]["useful_batch"] is None, "the model ignores its inputs"
     assert operators["sort"]["aten::sort"]["limit"] == "unknown", "no work is known"
     assert done.returncode == (3 if "unknown" in {canary["limit"] for canary in found.values()} else 0)
     assert "canary sort: profiling, timing" in done.stderr, "long work shows progress"

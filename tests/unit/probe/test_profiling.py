@@ -1,6 +1,7 @@
 """Time and cost of a canary's profiles: real canaries with a scripted engine."""
 
 import itertools
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,13 +15,15 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.pool import Pool
 from infercanary.probe.profiling import (
     AGAIN_SECONDS,
+    BYTES,
     EVERY_SECONDS,
+    FLOPS,
     PROFILER_BYTES,
     SHARE,
     Profiling,
 )
 from infercanary.probe.targets import Unprofiled
-from infercanary.probe.targets.engines.profiled import OperatorTimes
+from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 from infercanary.probe.watcher import Memory
 from tests.targets import Scripted
 
@@ -38,6 +41,7 @@ class Profiled(Scripted):
     def __init__(self, **attributes):
         super().__init__(**attributes)
         self.asked: list[int] = []
+        self.operators: dict[str, tuple[float, float, float]] = {}
         self.threads: list[str] = []
         self.goes_on.set()
 
@@ -50,16 +54,22 @@ class Profiled(Scripted):
         self._wait("profile")
         if self.error is not None:
             raise self.error
-        return OperatorTimes(repeats).profile([0.001] * repeats, "torch", 1.0)
+        times = OperatorTimes(repeats)
+        for name, (seconds, flops, size) in self.operators.items():
+            for repeat in range(repeats):
+                times.add(repeat, operator := Operator(name, "cpu"), name, seconds)
+                times.add_work(operator, flops, size, 1.0)
+        return times.profile([0.001] * repeats, "torch", 1.0)
 
 
 class Bench:
     """A steady canary with its profiles."""
 
     def __init__(self, target, pool=None, timeout=5.0, share=0.05):
-        self.canary = Canary("one", target, Tally(), timeout, 5.0, pool)
+        self.tally = Tally()
+        self.canary = Canary("one", target, self.tally, timeout, 5.0, pool)
         self.canary.state = "steady"
-        self.profiling = Profiling(self.canary, share, Memory({}))
+        self.profiling = Profiling(self.canary, share, self.tally, Memory({}))
 
 
 def test_it_comes_once_steady_then_after_ten_minutes_then_hourly():
@@ -114,6 +124,23 @@ def test_a_failure_is_logged_once(error, again, caplog):
         assert (profiling.profile is None) == (error is not None)
         assert (profiling.step(NOW + 1000) > 0) == again == (len(target.asked) == 2)
     assert caplog.text.count("no profile") == (0 if error is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("unknown_seconds", "shown"), [(0.0, [300.0, 50.0]), (0.0002, [300.0, 50.0]), (0.0003, []), (None, [])]
+)
+def test_the_work_of_an_inference_is_shown_where_most_of_the_time_has_known_work(unknown_seconds, shown):
+    target = Profiled()
+    if unknown_seconds is not None:
+        target.operators = {
+            "mm": (0.0006, 300.0, 40.0),
+            "add": (0.0003, 0.0, 10.0),
+            "sort": (unknown_seconds, math.nan, math.nan),
+        }
+    bench = Bench(target)
+    bench.profiling.step(NOW)
+    found = {family.name: [point.value for point in family.points] for family in bench.tally.families()}
+    assert [value for metric in (FLOPS, BYTES) for value in found.get(metric.name, [])] == shown
 
 
 @pytest.mark.parametrize("late", ["hangs", "hangs in the pool", "waits in the pool"])
