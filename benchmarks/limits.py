@@ -1,13 +1,13 @@
 """Compares the limit that `infercanary doctor --limits` names with the effect of interventions on the same model.
 
-Twelve models with seeded sizes run on the CPU, each with one thread, pinned to CPU 0. The truth of a model is measured,
-and not decided by its author: its time is taken again after a change that touches one resource. The share of the time
-that depends on the resource follows:
+Twelve models of torch and eight of ONNX Runtime have seeded sizes and run on the CPU, with one thread, pinned to CPU 0.
+The truth of a model is measured, and not decided by its author: its time is taken again after a change that touches one
+resource. The share of the time that depends on the resource follows:
 
-- compute: narrower vector instructions, SSE in MKL and oneDNN, and AVX2 in torch's own loops. The effect on a
-  reference, a large matrix product, counts as 1.
-- memory: the same operations on data that fit into the second-level cache. The effect on a reference, a large copy,
-  counts as 1.
+- compute: narrower vector instructions, SSE in MKL, oneDNN and ONNX Runtime, and AVX2 in torch's own loops. The effect
+  on a reference, a large matrix product, counts as 1.
+- memory: the same operations on data that fit into the second-level cache. The effect on a reference, a large copy
+  (ONNX Runtime: Relu), counts as 1.
 - scheduling: without the quota; without the thread that holds the lock; without the operators (the remaining time is
   Python's); or with each operator split in two, with the same work in all (the added time is that of calls).
 - io: the file stays in the page cache.
@@ -18,18 +18,21 @@ time that remains without the quota.
 The truth is the resource with the largest share. All variants of a model run in turn, for a quarter of a second each,
 so the machine's other load affects them alike. Needs root and cgroup v1, for the quota and a slow disk. Exits with 1 if
 less than 90 % are named right.
+
+With --batches, the batch until which larger batches help, as the doctor names it, is compared with the throughput of
+each batch, measured in the same way.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,6 +42,9 @@ from subprocess import PIPE
 from typing import Any, NamedTuple
 
 from scipy.stats import binomtest
+
+import limits_torch
+from limits_onnx import GRAPHS, on_onnx
 
 GOAL = 0.9
 LEAST = 0.3
@@ -53,146 +59,9 @@ _NARROW = {
 _SECONDS, _ROUNDS = 0.25, 7
 _QUOTA = 0.4
 _DISK = 100 << 20  # bytes per second
-_FILE = Path("/var/tmp/infercanary-limits.bin")  # on a disk, not in memory
-_CHUNK = 1 << 15  # floats of 4 bytes: 128 KiB
 
-Run = Callable[..., Any]
-Build = Callable[[random.Random, str], Run]
-"""Builds a model from the source of its sizes, and from the change: "", "fit" or "own"."""
-
-
-def _times(number: int, work: Callable[[], Any]) -> Run:
-    def run(_: Any) -> Any:
-        for _ in range(number):
-            result = work()
-        return result[0] if isinstance(result, list) else result
-
-    return run
-
-
-def gemm(rng: random.Random, change: str) -> Run:
-    import torch
-
-    size, number = rng.randrange(512, 1025, 128), 1
-    if change == "fit":
-        size, number = 128, (size // 128) ** 3
-    a, b = torch.randn(2, size, size)
-    return _times(number, lambda: torch.mm(a, b))
-
-
-def convolution(rng: random.Random, change: str) -> Run:
-    import torch
-
-    channels, size, number = rng.choice((32, 64, 96)), 56, rng.randrange(2, 7)
-    layer = torch.nn.Conv2d(channels, channels, 3, padding=1)
-    data = torch.randn(1 if change == "fit" else number, channels, size, size)
-    return _times(number if change == "fit" else 1, lambda: layer(data))
-
-
-def prefill(rng: random.Random, change: str) -> Run:
-    import torch
-
-    heads = 1 if change == "fit" else 8
-    query = torch.randn(1, heads, rng.randrange(768, 1537, 128), 64)
-    attention = torch.nn.functional.scaled_dot_product_attention
-    return _times(8 // heads, lambda: attention(query, query, query))
-
-
-def chain(rng: random.Random, change: str) -> Run:
-    import torch
-
-    chunks = rng.randrange(768, 1537)
-    data = torch.randn(_CHUNK * (1 if change == "fit" else chunks))
-    return _times(chunks if change == "fit" else 1, lambda: data.mul_(0.5).add_(1.0).relu_())
-
-
-def copy(rng: random.Random, change: str) -> Run:
-    import torch
-
-    chunks = rng.randrange(768, 1537)
-    source, target = torch.randn(2, _CHUNK * (1 if change == "fit" else chunks))
-    return _times(chunks if change == "fit" else 1, lambda: target.copy_(source))
-
-
-def decode(rng: random.Random, change: str) -> Run:
-    import torch
-
-    length, number = rng.randrange(32, 65) << 10, 1
-    if change == "fit":
-        length, number = 256, length // 256
-    keys, values = torch.randn(2, 1, 8, length, 64)
-    query = torch.randn(1, 8, 1, 64)
-    attention = torch.nn.functional.scaled_dot_product_attention
-    return _times(number, lambda: attention(query, keys, values))
-
-
-def gather(rng: random.Random, change: str) -> Run:
-    import torch
-
-    rows, number = 512 if change == "fit" else 1 << 20, rng.randrange(100, 400) << 10
-    table, result = torch.randn(rows, 64), torch.empty(number, 64)
-    index = torch.randint(rows, (number,))
-    return _times(1, lambda: torch.index_select(table, 0, index, out=result))
-
-
-def tiny(rng: random.Random, change: str) -> Run:
-    import torch
-
-    parts = [torch.randn(64)] if change != "own" else [*torch.randn(2, 32)]
-    return _times(rng.randrange(200, 800, 50), lambda: [torch.sigmoid(part) for part in parts])
-
-
-def python(rng: random.Random, change: str) -> Run:
-    import torch
-
-    number = rng.randrange(100_000, 300_000)
-    a, b = torch.randn(2, 256, 256)
-
-    def run() -> Any:
-        total = float(sum(i % 7 for i in range(number)))
-        return torch.tensor([total]) if change == "own" else torch.mm(a, b)
-
-    return _times(1, run)
-
-
-def lock(rng: random.Random, change: str) -> Run:
-    import torch
-
-    held, guard = rng.uniform(4e-3, 12e-3), threading.Lock()
-    a, b = torch.randn(2, 256, 256)
-
-    def hold() -> None:
-        while True:
-            with guard:
-                time.sleep(held)
-            time.sleep(1e-3)
-
-    def run() -> Any:
-        with guard:
-            return torch.mm(a, b)
-
-    if change != "own":
-        threading.Thread(target=hold, daemon=True).start()
-    return _times(1, run)
-
-
-def file(rng: random.Random, change: str) -> Run:
-    import torch
-
-    size = rng.randrange(4, 17) << 20
-    path = _FILE.with_suffix(f".{size}{change}")
-    path.write_bytes(os.urandom(size))
-    os.sync()
-    handle = os.open(path, os.O_RDONLY)
-    path.unlink()
-
-    def run() -> Any:
-        if change != "own":
-            os.posix_fadvise(handle, 0, size, os.POSIX_FADV_DONTNEED)
-        data = bytearray(os.pread(handle, size, 0))
-        return torch.frombuffer(data, dtype=torch.uint8)[:64].float()
-
-    return _times(1, run)
+Build = Callable[[random.Random, str], limits_torch.Run]
+"""Builds a model from the source of its sizes, and from the change: "", "narrow", "fit", "own" or a batch."""
 
 
 class Model(NamedTuple):
@@ -205,35 +74,51 @@ class Model(NamedTuple):
     """Share of the time, by the ratio of the times after and before the intervention."""
     quota: float | None = None
     bytes_per_second: int | None = None
+    shape: Sequence[int] = (1,)
+    """Shape of the input; the data of most models are not inputs."""
 
 
 MODELS = {
-    "gemm": Model(gemm),
-    "convolution": Model(convolution),
-    "prefill": Model(prefill),
-    "chain": Model(chain),
-    "copy": Model(copy),
-    "decode": Model(decode),
-    "gather": Model(gather),
-    "tiny": Model(tiny, "scheduling", lambda ratio: ratio - 1),
-    "python": Model(python, "scheduling", lambda ratio: ratio),
-    "lock": Model(lock, "scheduling"),
-    "quota": Model(gemm, "scheduling", quota=_QUOTA),
-    "file": Model(file, "io", bytes_per_second=_DISK),
+    "gemm": Model(limits_torch.gemm),
+    "convolution": Model(limits_torch.convolution),
+    "prefill": Model(limits_torch.prefill),
+    "chain": Model(limits_torch.chain),
+    "copy": Model(limits_torch.copy),
+    "decode": Model(limits_torch.decode),
+    "gather": Model(limits_torch.gather),
+    "tiny": Model(limits_torch.tiny, "scheduling", lambda ratio: ratio - 1),
+    "python": Model(limits_torch.python, "scheduling", lambda ratio: ratio),
+    "lock": Model(limits_torch.lock, "scheduling"),
+    "quota": Model(limits_torch.gemm, "scheduling", quota=_QUOTA),
+    "file": Model(limits_torch.file, "io", bytes_per_second=_DISK),
+    **{f"onnx {name}": Model(on_onnx(GRAPHS[f"onnx {name}"]))
+       for name in ("gemm", "convolution", "prefill", "chain", "relu", "decode")},
+    "onnx tiny": Model(on_onnx(GRAPHS["onnx tiny"]), "scheduling", lambda ratio: ratio - 1),
+    "onnx quota": Model(on_onnx(GRAPHS["onnx gemm"]), "scheduling", quota=_QUOTA),
+}  # fmt: skip
+BATCHED = {
+    "linear": Model(limits_torch.linear, shape=(1, 4096)),
+    "image": Model(limits_torch.image, shape=(1, 64, 56, 56)),
+    "small": Model(limits_torch.small, shape=(1, 64)),
+    "onnx linear": Model(on_onnx(GRAPHS["onnx linear"])),
 }
+"""Models that use a batch; the change is the batch."""
+ALL = MODELS | BATCHED
 
 
-def model() -> Run:
+def model() -> limits_torch.Run:
     """Build the model that the environment names; `limits:model` in probe.yaml."""
     name, seed, change = os.environ["LIMITS_MODEL"].split(",")
-    return MODELS[name].build(random.Random(f"{name} {seed}"), change)
+    return ALL[name].build(random.Random(f"{name} {seed}"), change)
 
 
 def serve() -> None:
     """For each line of standard input, run for a while, and print the mean seconds of an inference."""
-    import torch
+    with ExitStack() as stack:
+        if not os.environ["LIMITS_MODEL"].startswith("onnx"):
+            import torch
 
-    with torch.inference_mode():
+            stack.enter_context(torch.inference_mode())
         run = model()
         for _ in range(3):
             run(None)
@@ -256,7 +141,7 @@ def groups(model: Model, change: str) -> Iterator[list[Path]]:
     if model.bytes_per_second is not None:
         made.append(_CGROUPS / "blkio/infercanary-limits")
         made[-1].mkdir(exist_ok=True)
-        number = os.stat(_FILE.parent).st_dev
+        number = os.stat(limits_torch.FILE.parent).st_dev
         limit = f"{os.major(number)}:{os.minor(number)} {model.bytes_per_second}"
         (made[-1] / "blkio.throttle.read_bps_device").write_text(limit)
     yield made
@@ -266,7 +151,7 @@ def groups(model: Model, change: str) -> Iterator[list[Path]]:
 def child(command: list[str], name: str, seed: int, change: str = "") -> Iterator[subprocess.Popen[str]]:
     """Start a command for a model, pinned to CPU 0 and with one thread."""
     variables = {"LIMITS_MODEL": f"{name},{seed},{change}", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    with groups(MODELS[name], change) as made:
+    with groups(ALL[name], change) as made:
 
         def enter() -> None:
             os.sched_setaffinity(0, {0})
@@ -308,11 +193,17 @@ def _ask(process: subprocess.Popen[str]) -> float:
 
 def diagnosed(name: str, seed: int) -> dict[str, Any]:
     """Return the doctor's answer."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as settings:
-        options = {"model": "limits:model", "inputs": [{"shape": [1]}]}
-        json.dump({"canaries": {name: {"target": "torch", "options": options}}}, settings)
-        settings.flush()
-        command = [sys.executable, "-m", "infercanary", "doctor", "--json", "--limits", settings.name]
+    with tempfile.TemporaryDirectory() as folder:
+        file, settings = Path(folder, "model.onnx"), Path(folder, "probe.yaml")
+        options: dict[str, Any] = {"model": "limits:model", "inputs": [{"shape": [*ALL[name].shape]}]}
+        if name.startswith("onnx"):
+            graph = GRAPHS[name.replace("quota", "gemm")](random.Random(f"{name} {seed}"), "")
+            graph.save(file)
+            options = graph.options(file)
+        target = "onnx" if name.startswith("onnx") else "torch"
+        canary = {"target": target, "options": options}
+        settings.write_text(json.dumps({"canaries": {name.replace(" ", "-"): canary}}))
+        command = [sys.executable, "-m", "infercanary", "doctor", "--json", "--limits", str(settings)]
         with child(command, name, seed) as process:
             output, said = process.communicate()
     if not output:
@@ -321,25 +212,54 @@ def diagnosed(name: str, seed: int) -> dict[str, Any]:
     return answer
 
 
+def compare_batches() -> None:
+    """Print the doctor's useful batch of each model, and the throughput of each batch relative to the batch before."""
+    batches = [2**i for i in range(9)]
+    print(
+        f"{'model':<12} {'doctor':>6} {'measured':>8}  throughput of each batch / throughput of half the batch"
+    )
+    for name in BATCHED:
+        answer = diagnosed(name, 0)
+        found = ratios(name, 0, [str(batch) for batch in batches[1:]])
+        rates = [1.0, *(batch / found[str(batch)] for batch in batches[1:])]
+        gains = [after / before for before, after in itertools.pairwise(rates)]
+        useful = 2 ** sum(1 for _ in itertools.takewhile(lambda gain: gain >= 1.1, gains))
+        each = ", ".join(f"{batch}: {gain:.2f}" for batch, gain in zip(batches[1:], gains, strict=True))
+        print(f"{name:<12} {answer['useful_batch'] or 1:>6} {useful:>8}  {each}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="sizes of each model")
-    parser.add_argument("--only", choices=MODELS, help="a single model")
+    parser.add_argument("--only", help="models whose name begins with this text")
+    parser.add_argument("--batches", action="store_true", help="compare useful batches instead")
     parser.add_argument("--serve", action="store_true", help="time the model in LIMITS_MODEL")
     asked = parser.parse_args()
     if asked.serve:
         serve()
         return 0
+    if asked.batches:
+        compare_batches()
+        return 0
     # References with other sizes than the models.
-    narrow, fit = ratios("gemm", -1, ["narrow"])["narrow"], ratios("copy", -1, ["fit"])["fit"]
-    print(f"narrow instructions: a matrix product takes {narrow:.2f} times as long")
-    print(f"data in the cache: a copy takes {fit:.2f} times as long\n")
+    references = {
+        engine: (
+            ratios(f"{engine}gemm", -1, ["narrow"])["narrow"],
+            ratios(f"{engine}{copies}", -1, ["fit"])["fit"],
+        )
+        for engine, copies in (("", "copy"), ("onnx ", "relu"))
+        if asked.only is None or asked.only.startswith("onnx") == (engine != "")
+    }
+    for engine, (narrow, fit) in references.items():
+        print(f"{engine}narrow instructions: a matrix product takes {narrow:.2f} times as long")
+        print(f"{engine}data in the cache: a copy takes {fit:.2f} times as long\n")
     print(
-        f"{'model':<12} {'compute':>7} {'memory':>7} {'own':>5}  {'truth':<10} {'answer':<10} shares of the answer"
+        f"{'model':<16} {'compute':>7} {'memory':>7} {'own':>5}  {'truth':<10} {'answer':<10} shares of the answer"
     )
     named: list[bool] = []
     for name, model in MODELS.items():
-        for seed in range(asked.seeds if asked.only in (None, name) else 0):
+        narrow, fit = references.get("onnx " if name.startswith("onnx") else "", (0.0, 0.0))
+        for seed in range(asked.seeds if asked.only is None or name.startswith(asked.only) else 0):
             found = ratios(name, seed, ["narrow", "fit", *(["own"] if model.resource else [])])
             own = model.share(found["own"]) if model.resource else 0.0
             rest = found["own"] if model.quota else 1.0  # time without the quota
@@ -355,7 +275,7 @@ def main() -> int:
                 f"{k} {v:.2f}" for k, v in answer["shares"].items() if v >= 0.005
             )
             print(
-                f"{name:<12} {shares['compute']:>7.2f} {shares['memory']:>7.2f} {own:>5.2f}  {truth:<10} "
+                f"{name:<16} {shares['compute']:>7.2f} {shares['memory']:>7.2f} {own:>5.2f}  {truth:<10} "
                 f"{answer['limit']:<10} {reason}",
                 flush=True,
             )
