@@ -165,7 +165,7 @@ found.update(pushed=pushed, context=context.value, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
-    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState"}  # these are not called when a control opens
+    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState", "cuDriverGetVersion"}  # these are not called when a control opens
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
 

@@ -40,7 +40,7 @@ FAULTS = """
 kserve openai: error error_answer 500 Status
 kserve openai: limited rate_limited 429 Status
 kserve openai: overloaded error_answer 503 Status
-kserve openai: redirect error_answer 307 Moved: redirect to http://elsewhere/v2,
+kserve openai: redirect error_answer 307 Moved: http://elsewhere/v2
 kserve openai: slow timed_out 0.6 s (timeout_seconds)
 kserve openai: reset unreachable Connection reset by peer
 kserve openai: compressed malformed (gzip)
@@ -49,15 +49,14 @@ kserve http: bad_json malformed JSONDecodeError
 kserve http: deep_json malformed RecursionError
 kserve: other_json malformed protocol
 kserve: not_ready not_ready `double` is not ready: 503 Status
-kserve: says_not_ready not_ready the server reports this
 kserve: wrong_shape wrong_shape `y` is FP32 [1, 3], but FP32 [1, 4]
 kserve: wrong_rank wrong_shape `y` is FP32 [1, 4, 1], but FP32 [1, 4]
 kserve: wrong_length wrong_shape `y`
 kserve: wrong_dtype wrong_shape `y` is FP64 [1, 4], but FP32 [1, 4]
-kserve: missing_output wrong_shape `y` is missing
+kserve: missing_output wrong_shape lacks outputs (y)
 kserve: other_output wrong_shape `z`
-kserve: error_body error_answer the model fell over
-kserve: wrong_size malformed `y`
+kserve: error_body wrong_shape the model fell over
+kserve: wrong_size wrong_shape `y`
 http: wrong_answer wrong_answer not as expected: {
 http: other_json wrong_answer not as expected: [
 openai: error_in_stream error_answer out of memory
@@ -94,13 +93,12 @@ http10 | closes | HTTP/1.0 200 OK~$json~~$body
 until closed | closes | $ok~$json~~$body
 no reason | kept | HTTP/1.1 200~$json~$length~~$body
 http2 preface | malformed HTTP/1.1 | \0\0\x12\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0
-mail | malformed HTTP/1.1 | 220 mail.example.org ESMTP~
 trailers | kept | $ok~$json~$chunked~Trailer: X-T~~18;ext=1~$body~0~X-T: 1~~
 small chunks | kept | $ok~$chunked~~1~{~17~"scores":[1.0,2.0,3.0]}~0~~
 close | closes | $ok~$json~$length~Connection: close~~$body
 closes unannounced | closes | $ok~$json~$length~~$body
 closes on reuse | on reuse | $ok~$json~$length~~$body
-two encodings | malformed (deflate, gzip) | $ok~Content-Encoding: deflate~Content-Encoding: gzip~#~~$gzip
+two encodings | malformed (gzip) | $ok~Content-Encoding: deflate~Content-Encoding: gzip~#~~$gzip
 identity | kept | $ok~Content-Encoding: identity~$length~~$body
 extra | anew | $ok~$json~$length~~$body~
 another answer | anew | $ok~$json~$length~~$body$ok~$length~~{"scores":[9.0,9.0,9.0]}
@@ -112,7 +110,7 @@ length and chunked | kept | $ok~$json~Content-Length: 9999~$chunked~~18~$body~0~
 limited | rate_limited 429 Too Many Requests | HTTP/1.1 429 Too Many Requests~Retry-After: 30~#~~
 overloaded | rate_limited 503 | HTTP/1.1 503 Busy~Retry-After: 5~#~~
 unavailable | error_answer 503 Busy | HTTP/1.1 503 Busy~#~~
-moved | error_answer to /b, | HTTP/1.1 307 Moved~Location: /b~#~~
+moved | error_answer Moved: /b | HTTP/1.1 307 Moved~Location: /b~#~~
 no content | error_answer 204 No Content | HTTP/1.1 204 No Content~~
 byte order mark | kept | $ok~#~~\xef\xbb\xbf$body
 folded | kept | $ok~$json~X-A: 1~  2~$length~~$body
@@ -218,7 +216,7 @@ def test_opening_waits_until_something_listens(keep_alive):
 def test_without_metadata_the_first_answer_says_which_outputs_there_are(server):
     server.model = {}
     target = opened(made("kserve", server, inputs=[{"name": "x", "shape": [1, 4], "dtype": "FP32"}]))
-    for words in ("has no outputs", "`y` is missing"):
+    for words in ("lacks outputs ()", "lacks outputs (y)"):
         server.fault = "missing_output"
         with fails("wrong_shape", words):
             once(target)

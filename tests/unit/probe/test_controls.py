@@ -144,10 +144,9 @@ def test_system_calls_are_made_in_turn_and_stop_at_what_is_not_wanted(code):
     try:
         calls()
         assert found.raw == b"abcdefgh"
-        for file, wanted, number, words in ((into, 7, errno.EIO, "gave 8"), (-1, 8, errno.EBADF, "gave -9")):
-            with pytest.raises(OSError, match=words) as caught:
+        for file, wanted, words in ((into, 7, "gave 8"), (-1, 8, f"gave -{errno.EBADF}")):
+            with pytest.raises(OSError, match=words):
                 calls(file, wanted)
-            assert caught.value.errno == number
     finally:
         os.close(out)
         os.close(into)

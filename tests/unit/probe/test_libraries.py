@@ -79,7 +79,7 @@ def test_a_missing_package_is_a_mistake(site):
 
 
 BROKEN = """
-cut     | from cut import _C | _C.so: file too short); this
+cut     | from cut import _C | _C.so: file too short); install the libraries
 half    | import no_such_module | (No module named 'no_such_module'); install `no_such_module`
 cropped | import cropped._C | (No module named 'cropped._C'); install `cropped._C`
 odd     | 1 / 0 | (ZeroDivisionError: division by zero); the module is installed, but broken

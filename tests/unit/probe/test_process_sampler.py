@@ -73,7 +73,7 @@ def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeyp
     begin = time.process_time()
     while time.process_time() - begin < 0.2:
         pass
-    read = {process.pid for process in processes._others()}
+    read = {pid for pid, *_ in processes._others()}
     assert os.getpid() not in read
     assert os.getppid() in read
     monkeypatch.setattr(processes, "MOST", 1)
@@ -82,9 +82,7 @@ def test_it_is_not_one_of_the_others_and_a_sample_reads_a_bounded_number(monkeyp
 
 def test_an_id_that_is_used_again_is_another_process(monkeypatch):
     seconds = iter((3.0, 5.0, 1.0, 1.5))
-    monkeypatch.setattr(
-        processes, "_others", lambda: iter([processes._Read(os.getpid(), "python", next(seconds), 1)])
-    )
+    monkeypatch.setattr(processes, "_others", lambda: iter([(os.getpid(), "python", next(seconds), 1)]))
     of = ProcessSampler()
     assert [sampled(of)[CPU]["python"] for _ in range(4)] == [3.0, 5.0, 6.0, 6.5]
 

@@ -13,8 +13,8 @@ MISTAKES = """
 engine: "" | engine: name a TensorRT engine file
 device: cpu | device: `cpu` is none of cuda, cuda:N
 device: cuda:x | device: `cuda:x` is none of cuda, cuda:N
-profile: -1 | profile: `-1` is not a whole number
-seed: 4611686018427387904 | seed: `4611686018427387904` is not a whole number
+profile: -1 | profile: expected a whole number >= 0
+seed: 4611686018427387904 | seed: expected a whole number
 inputs: x | inputs: expected a list or a mapping
 """
 

@@ -180,7 +180,7 @@ def test_environment():
         "intra_op_threads": str(torch.get_num_threads()),
     }
     assert {name: found[f"torch_{name}"] for name in shown} == shown
-    assert {"torch_git", "torch_cpu_capability", "torch_inter_op_threads", "torch_mkldnn"} <= found.keys()
+    assert {"torch_cpu_capability", "torch_inter_op_threads", "torch_mkldnn"} <= found.keys()
     assert all(0 < len(value) <= 200 and value.isprintable() for value in found.values())
 
 
@@ -199,20 +199,20 @@ MISTAKES = """
 model: 5 | model: name `package.module:factory` or a
 model: "" | model: name `package.module:factory` or a
 device: gpu | device: `gpu` is none of cpu, cuda, cuda:N
-mode: [eager] | is none of eager, compile, graph
+mode: [eager] | mode: expected text, got a list
 mode: graph | mode: `graph` | it needs `device: cuda`
-{mode: compile, compile_mode: fast} | compile_mode: `fast` is none of default, reduce-overhead
+{mode: compile, compile_mode: fast} | compile_mode: `fast` is none of default, max-autotune
 compile_mode: default | compile_mode: | `mode: compile`
 autocast: float32 | autocast: `float32` is none of bfloat16, float16
-seed: true | seed: `True` is not a whole number
-seed: 1180591620717411303424 | is not a whole number from 0 on
+seed: true | seed: expected a whole number
+seed: 1180591620717411303424 | seed: | whole number
 inputs: x | inputs: expected a list, got text
 inputs: {shape: [1]} | inputs: expected a list, got a mapping
 inputs: [3] | inputs[0]: expected a mapping
 inputs: [{dtype: int8}] | inputs[0]: | `shape`
 inputs: [{shape: [1], dtype: nn}] | inputs[0].dtype: | `nn`
 inputs: [{shape: [1]}, {shape: [-1]}] | inputs[1]: shape[0]: | >= 0
-model: nowhere:model | model: no module `nowhere`
+model: nowhere:model | model: `nowhere` cannot be imported: no module `nowhere`
 model: factories:nothing | model: module `factories` | no `nothing`
 model: factories:not_callable | model: `factories:not_callable` is not callable
 model: factories:no_model | returned a int

@@ -2,10 +2,10 @@
 
 import json
 import math
-import struct
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,11 +21,12 @@ from infercanary.probe.targets.wire.server import Server, ServerOptions, retry_a
 from infercanary.probe.targets.wire.tensors import (
     DTYPES,
     KserveInput,
+    Output,
     drawn,
-    encoded,
-    from_bytes,
-    from_json,
-    sampled,
+    flatten,
+    numbers_of,
+    request_body,
+    spread,
 )
 from infercanary.probe.targets.wire.timing_headers import header_readings, header_times
 from tests.scenarios import scenarios, typed
@@ -45,8 +46,12 @@ def reason_of(work):
     return failure.value.reason
 
 
-def in_json(tensor):
-    return json.loads(b"[%b]" % b"".join(encoded(tensor, False)))
+def read(dtype, shape, data):
+    """Read an output, like an input in binary form or in JSON."""
+    is_binary = isinstance(data, bytes)
+    more = {"parameters": {"binary_data_size": len(data)}} if is_binary else {"data": data}
+    output = msgspec.convert({"name": "y", "datatype": dtype, "shape": shape} | more, Output)
+    return [*numbers_of(output, data if is_binary else b"")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
@@ -54,45 +59,38 @@ def test_a_drawn_tensor_comes_back_from_both_encodings(dtype):
     tensor = sent(dtype, (3, 7), high=100)
     values = [float(value) for value in tensor.values]
     assert len(set(values)) > (1 if dtype == "BOOL" else 10)
-    binary = from_bytes("x", dtype, (3, 7), b"".join(encoded(tensor, True)))
+    body, length = request_body([tensor], True)
     precision = {"FP16": 1e-3, "BF16": 1e-2, "FP32": 1e-6}.get(dtype, 0)
-    assert [float(value) for value in binary.values] == pytest.approx(values, rel=precision)
-    flat = in_json(tensor)
-    found = from_json("x", dtype, (3, 7), [flat[i : i + 7] for i in range(0, 21, 7)])
-    assert [float(value) for value in found.values] == values
+    assert read(dtype, (3, 7), bytes(body[length:])) == pytest.approx(values, rel=precision)
+    [described] = json.loads(request_body([tensor], False)[0])["inputs"]
+    flat = described["data"]
+    assert read(dtype, (3, 7), [flat[i : i + 7] for i in range(0, 21, 7)]) == values
 
 
-def test_special_values():
+def test_integers_are_drawn_within_their_type():
     assert [max(sent(dtype, (5000,), high=10**9).values) for dtype in ("INT8", "UINT8")] == [127, 255]
-    assert [*from_bytes("y", "BF16", (2,), struct.pack("<HH", 0x3F80, 0xC040)).values] == [1.0, -3.0]
 
 
 def test_texts():
-    tensor = sent("BYTES", (2,), data=["ä", ""])
-    binary = b"".join(encoded(tensor, True))
-    assert binary == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
-    assert [*from_bytes("x", "BYTES", (2,), binary).values] == ["ä".encode(), b""]
-    assert in_json(tensor) == ["ä", ""]
-    one, other = (sampled([from_json("x", "BYTES", (1,), [text])]) for text in "ab")
-    assert one == sampled([from_bytes("x", "BYTES", (1,), b"\1\0\0\0a")]) != other
+    body, length = request_body([sent("BYTES", (2,), data=["ä", ""])], True)
+    assert body[length:] == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
+    for one, other in ((["a", "b"], ["a", "c"]), (bytes(body[length:]), b"\x02\0\0\0oe\0\0\0\0")):
+        assert read("BYTES", (2,), one) == read("BYTES", (2,), one) != read("BYTES", (2,), other)
 
 
-NO_TENSORS = r"""
-FP32  | "\0\0\0\0\0\0\0"
-FP7   | "\0\0\0\0\0\0\0\0"
-BYTES | "\x05\0\0\0abc"
-BYTES | "\x05\0"
-BYTES | "\0\0\0\0"
-"""
+NO_TENSORS = (
+    ("FP32", bytes(7)), ("FP32", bytes(12)), ("FP7", bytes(8)), ("FP32", [1.0]), ("FP32", [1.0, "2"]),
+    ("BYTES", [1, "2"]),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(("dtype", "data"), typed(NO_TENSORS))
-def test_bytes_that_are_no_such_tensor(dtype, data):
-    assert reason_of(lambda: from_bytes("y", dtype, (2,), data.encode())) == "wrong_shape"
+@pytest.mark.parametrize(("dtype", "data"), NO_TENSORS)
+def test_values_that_are_no_such_tensor(dtype, data):
+    assert reason_of(lambda: read(dtype, (2,), data)) == "wrong_shape"
 
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=8,
 )
@@ -101,30 +99,25 @@ _JSON = st.recursive(
 @given(st.binary(max_size=64) | st.lists(_JSON, max_size=4), st.sampled_from(DTYPES), st.integers(0, 9))
 def test_neither_bytes_nor_json_break_it(data, dtype, count):
     try:
-        found = sampled([(from_bytes if isinstance(data, bytes) else from_json)("y", dtype, (count,), data)])
+        found = spread(read(dtype, (count,), data), count)
     except Failure:
         return
     assert len(found) == count
 
 
-def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite():
-    first, second = [float(i) for i in range(3000)], [float(-i) for i in range(3000)]
-    tensors = [from_json("a", "FP32", (3000,), first), from_json("b", "FP32", (30, 100), second)]
-    found = sampled(tensors)
-    assert len(found) == 1000
-    assert found[:2] == [0.0, 6.0]
-    assert found[500:502] == [0.0, -6.0]
-    second[7] = math.inf  # not at a sampled position
-    assert math.isnan(sampled([tensors[0], from_json("b", "FP32", (3000,), second)])[-1])
-    for odd in (10**400, None):
-        assert math.isnan(sampled([from_json("c", "FP64", (1,), [odd])])[-1])
+def test_places_are_spread_and_tell_of_all_that_is_not_finite():
+    numbers = [float(i) for i in range(6000)]
+    assert spread(numbers, 6000) == numbers[::6]
+    numbers[7] = math.inf  # not at a sampled position
+    assert math.isnan(spread(numbers, 6000)[-1])
+    assert math.isnan(read("FP64", (1,), [None])[0])
 
 
 def test_deep_lists_are_flattened_without_recursion():
     deep: list[Any] = [1.0]
     for _ in range(100_000):
         deep = [deep]
-    assert [*from_json("y", "FP32", (1,), deep).values] == [1.0]
+    assert [*flatten(deep)] == [1.0]
     while deep and isinstance(deep[0], list):  # avoids a recursive deallocation
         deep = deep[0]
 
@@ -156,18 +149,17 @@ POINTERS = """
 /a/0                    | [1.0]
 /a                      | [1.0, 2.0, 3.0]
 /b~1c/~0                | [4.0]
-/a/00000000000000000000 | [1.0]
-/big                    | [.inf]
 ""                      | wrong_shape
 /a/3                    | wrong_shape
-/a/-1                   | wrong_shape
+/a/x                    | wrong_shape
 /t                      | wrong_shape
+/t/0                    | wrong_shape
 """
 
 
 @pytest.mark.parametrize(("pointer", "found"), typed(POINTERS))
 def test_pointers(pointer, found):
-    document = {"a": [1, [2, 3]], "b/c": {"~": 4}, "t": "text", "big": 10**400}
+    document = {"a": [1, [2, 3]], "b/c": {"~": 4}, "t": "text"}
 
     def numbers():
         return [*_numbers(document, _parsed(pointer))]
@@ -330,35 +322,23 @@ def test_a_reading_that_would_break_the_report_fails_the_run(reading):
 
 
 TIMES = """
-""                                                                              | {}
-"Server-Timing: db;dur=53, app;dur=47.2"                                        | {db: 0.053, app: 0.0472}
-'Server-Timing: cache;desc="Cache, read";dur=23.2, miss'                        | {cache: 0.0232}
-'Server-Timing: a;dur="5" ; desc=x,b ; DUR = 7'                                 | {a: 0.005, b: 0.007}
-"Server-Timing: a;dur=-5, b;dur=1e9, c;dur=nan, d;dur=, ;dur=4, e;duration=3"   | {}
-"Server-Timing: Total-Time!;dur=1, ___;dur=2"                                   | {total_time: 0.001, unnamed: 0.002}
-"Server-Timing: a;dur=999999999999"                                             | {}
-"x-queue-time: 3;;X-Inference-Time: 40;;x-compute-characters: 9"                | {queue: 0.003, inference: 0.04}
-"x-envoy-upstream-service-time: 12;;x-total-time: 12ms"                         | {upstream: 0.012}
+""                                                               | {}
+"x-queue-time: 3;;x-inference-time: 4.5;;x-compute-characters: 9" | {queue: 0.003, inference: 0.0045}
+"x-envoy-upstream-service-time: 12;;x-total-time: 12ms"          | {upstream: 0.012}
+"x-total-time: -1;;x-queue-time: nan;;x-compute-time: 1e9"       | {}
 """
 
 
 @pytest.mark.parametrize(("line", "expected"), typed(TIMES))
 def test_the_times_in_a_head(line, expected):
     parts = [header.partition(": ") for header in line.split(";;")]
-    assert header_times({name.lower(): value for name, _, value in parts}) == pytest.approx(expected)
+    assert header_times({name: value for name, _, value in parts}) == pytest.approx(expected)
 
 
-@given(st.text(max_size=300))
-def test_whatever_a_head_says_is_no_error(text):
-    assert all(0 <= seconds <= 86_400 for seconds in header_times({"server-timing": text}).values())
-
-
-def test_parts_are_those_of_all_answers_and_few():
-    heads = []
-    for number in range(3):
-        parts = ", ".join(f"p{n};dur={number}" for n in range(20))
-        heads.append({"server-timing": f"{parts}, only{number};dur=1"})
-    found = header_readings(heads)
-    assert len(found) == 8
-    assert {reading.value for reading in found} == {0.001}
+def test_parts_are_those_of_all_answers():
+    heads = [
+        {"x-queue-time": str(number), f"x-{part}-time": "1"}
+        for number, part in enumerate(("total", "compute"))
+    ]
+    assert [(reading.labels, reading.value) for reading in header_readings(heads)] == [(("queue",), 0.0005)]
     assert header_readings([]) == header_readings([*heads, {}]) == []

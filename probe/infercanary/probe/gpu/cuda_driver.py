@@ -59,12 +59,14 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, _HANDLE),
 }
-_NO_DEVICE = {34, 100}  # CUDA_ERROR_STUB_LIBRARY, _NO_DEVICE
-_INVALID_DEVICE = 101
 
 
 class NoSuchGpu(Unavailable):
     """There are GPUs, but none with this number."""
+
+
+# CUDA_ERROR_STUB_LIBRARY, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
+_WITHOUT_GPU = {34: Unavailable, 100: Unavailable, 101: NoSuchGpu}
 
 
 class CudaError(Exception):
@@ -163,18 +165,14 @@ class Device:
         try:
             self.driver, self._device = _found(ordinal)
         except CudaError as error:
-            if error.code in _NO_DEVICE:
-                raise Unavailable(f"no GPU {ordinal} here ({error})") from None
-            if error.code == _INVALID_DEVICE:
-                raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
-            raise
+            if error.code not in _WITHOUT_GPU:
+                raise
+            raise _WITHOUT_GPU[error.code](f"no GPU {ordinal} here ({error})") from None
         self._held = ExitStack()  # the resources; they are released inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)
         self.multiprocessors = self.driver.number("cuDeviceGetAttribute", _MULTIPROCESSORS, self._device)
-        version = self.driver.number("cuDriverGetVersion")
-        self.cuda_version = f"{version // 1000}.{version % 1000 // 10}"
         self._context, self.stream = c_void_p(), c_void_p()
         self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         try:
@@ -338,11 +336,20 @@ def has_context(ordinal: int) -> bool:
 
 def _found(ordinal: int) -> tuple[Driver, int]:
     """Return the driver and a GPU, without making a context."""
-    if (library := cuda_library()) is None:
-        raise Unavailable(f"no {_LIBRARY} here")
-    driver = Driver(library)
+    driver = load_driver()
     driver.call("cuInit", 0)
     return driver, driver.number("cuDeviceGet", ordinal)
+
+
+def load_driver() -> Driver:
+    """Return the functions of the driver's library, without calling one.
+
+    Raises:
+        Unavailable: The container has no such library, or it is too old.
+    """
+    if (library := cuda_library()) is None:
+        raise Unavailable(f"no {_LIBRARY} here")
+    return Driver(library)
 
 
 @cache

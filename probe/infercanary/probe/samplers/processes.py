@@ -11,7 +11,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import psutil
 
@@ -26,13 +25,6 @@ COMMANDS = 8
 OTHERS = "others"
 
 _NAME = 64  # characters
-
-
-class _Read(NamedTuple):
-    pid: int
-    command: str
-    cpu_seconds: float
-    resident: int
 
 
 @register
@@ -67,9 +59,9 @@ class ProcessSampler(Sampler):
         yield scopes.RESIDENT.family(own | {(scopes.BESIDE, command): m for command, m in memory.items()})
 
 
-def _others() -> Iterator[_Read]:
-    """Yield the other readable processes, lowest ids first."""
+def _others() -> Iterator[tuple[int, str, float, int]]:
+    """Yield pid, command, CPU seconds and resident bytes of the other readable processes, lowest ids first."""
     for process in psutil.process_iter(["name", "cpu_times", "memory_info"]):
         name, cpu, memory = (process.info[fact] for fact in ("name", "cpu_times", "memory_info"))
         if process.pid != os.getpid() and cpu is not None and memory is not None:
-            yield _Read(process.pid, printable(name or "?", _NAME), cpu.user + cpu.system, memory.rss)
+            yield process.pid, printable(name or "?", _NAME), cpu.user + cpu.system, memory.rss

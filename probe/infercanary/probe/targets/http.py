@@ -141,13 +141,11 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
     """Yield the numbers at a pointer; fail if the value is missing or not a number."""
     shown = "/" + "/".join(steps)
     at = document
-    for step in steps:
-        if isinstance(at, dict) and step in at:
-            at = at[step]
-        elif isinstance(at, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(at):
-            at = at[int(step[:9])]
-        else:
-            raise Failure("wrong_shape", f"the answer has no value at `{shown}`")
+    try:
+        for step in steps:
+            at = at[int(step) if isinstance(at, list) else step]
+    except (LookupError, TypeError, ValueError):
+        raise Failure("wrong_shape", f"the answer has no value at `{shown}`") from None
     for value in flatten([at]):
         if value is not None and not isinstance(value, (int, float)):
             raise Failure("wrong_shape", f"the answer has no numbers at `{shown}`")

@@ -5,29 +5,30 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Annotated, Any
+from itertools import chain
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure, Reading, register
+from infercanary.probe.targets.engines.environment import reported
+from infercanary.probe.targets.engines.options import Seed
 from infercanary.probe.targets.wire.connection import Response
-from infercanary.probe.targets.wire.server import Name, Seed, ServerOptions, document
+from infercanary.probe.targets.wire.server import Name, ServerOptions, document
 from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.targets.wire.tensors import (
     DTYPES,
     KserveInput,
+    Output,
     Tensor,
     drawn,
-    from_bytes,
-    from_json,
+    numbers_of,
     request_body,
-    sampled,
+    spread,
 )
 from infercanary.probe.targets.wire.timing_headers import SERVER
 from infercanary.probe.timing import Phase
@@ -55,21 +56,8 @@ class _ModelMetadata(msgspec.Struct):
     outputs: list[_TensorMetadata] | None = None
 
 
-class _Ready(msgspec.Struct):
-    ready: bool = True
-
-
-class _Output(msgspec.Struct):
-    name: str
-    datatype: str
-    shape: list[Annotated[int, Meta(ge=0)]]
-    data: list[Any] | None = None
-    parameters: dict[str, Any] | None = None
-
-
 class _Answer(msgspec.Struct):
-    outputs: list[_Output] = []
-    error: Any = None
+    outputs: list[Output] = []
 
 
 class _Total(msgspec.Struct):
@@ -182,7 +170,9 @@ class KserveTarget(ServerTarget):
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
         """Return evenly spaced values of all outputs, sorted by name; the last is NaN if any value is not finite."""
-        return sampled(self._outputs(result))
+        numbers = self._outputs(result)
+        count = sum(output.count for output, _ in numbers)
+        return spread(chain.from_iterable(values for _, values in numbers), count)
 
     def check(self, result: tuple[Response, bytes]) -> None:
         """Require all outputs, with the types and shapes of the metadata and of the first answer."""
@@ -203,13 +193,14 @@ class KserveTarget(ServerTarget):
 
     def environment(self) -> dict[str, str]:
         """Report the server's name and version, the model's platform, versions and limits, and the tensor encoding."""
-        return {
-            "kserve_server": self._server_version() or "unknown",
-            "kserve_platform": self._of_model.platform or "unknown",
-            "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
-            "kserve_tensors": "binary" if self._is_binary else "json",
-            **self._serving(),
-        }
+        return self._serving() | reported(
+            {
+                "kserve_server": self._server_version(),
+                "kserve_platform": self._of_model.platform,
+                "kserve_model_versions": " ".join(self._of_model.versions or []),
+                "kserve_tensors": "binary" if self._is_binary else "json",
+            }
+        )
 
     def identity(self) -> str:
         """Return the model's name and versions as the server reports them; without versions, the server's version."""
@@ -239,37 +230,28 @@ class KserveTarget(ServerTarget):
         return f"{self._about.name} {self._about.version}".strip()
 
     def _require_ready(self) -> None:
-        what = f"the model {self._name} is not ready"
         answer, body = self._server.get(f"{self._model}/ready")
         if answer.status != 200:
-            self._server.refuse(what, answer, body, "not_ready")
-        # KServe's own servers report readiness in the body, with status 200.
-        if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
-            raise Failure("not_ready", f"{what}: the server reports this")
+            self._server.refuse(f"the model {self._name} is not ready", answer, body, "not_ready")
 
-    def _inputs(self) -> list[tuple[Tensor, dict[str, Any]]]:
-        """Make each input from the settings and the model's metadata; return it with its parameters."""
-        declared = self._of_model.inputs or []
-        given = self._options.inputs
-        if given is None:
-            if not declared:
-                raise UsageError(
-                    f"inputs: the server does not report the inputs of {self._name}; give name, shape and dtype "
-                    "of each input"
-                )
-            given = [KserveInput() for _ in declared]
-        by_name = {tensor.name: tensor for tensor in declared}
+    def _inputs(self) -> list[Tensor]:
+        """Make each input from the settings and the model's metadata."""
+        declared = {tensor.name: tensor for tensor in self._of_model.inputs or ()}
+        given = self._options.inputs or [KserveInput()] * len(declared)
+        if not given:
+            raise UsageError(
+                f"inputs: the server does not report the inputs of {self._name}; give name, shape and dtype of each "
+                "input"
+            )
         inputs = []
         for i, spec in enumerate(given):
             place = f"inputs[{i}]"
-            if spec.name is None and i >= len(declared):
-                raise UsageError(f"{place}: give a `name`; the server reports {len(declared)} inputs")
-            name = spec.name or declared[i].name
-            if declared and name not in by_name:
+            name = spec.name or dict(enumerate(declared)).get(i, "")
+            if not name or (declared and name not in declared):
                 raise UsageError(
-                    f"{place}.name: the model has no input `{name}`; it has {', '.join(by_name)}"
+                    f"{place}.name: `{name}` is no input of the model; it has {', '.join(declared) or 'none'}"
                 )
-            metadata = by_name.get(name, _TensorMetadata(name))
+            metadata = declared.get(name, _TensorMetadata(name))
             dtype = spec.dtype or metadata.datatype
             if dtype not in DTYPES:
                 raise UsageError(
@@ -280,43 +262,28 @@ class KserveTarget(ServerTarget):
                 raise UsageError(
                     f"{place}.shape: the server reports {shape or 'no shape'} of `{name}`; give all sizes"
                 )
-            tensor = drawn(name, dtype, tuple(shape), spec, self._options.seed + i, place)
-            inputs.append((tensor, spec.parameters))
+            inputs.append(drawn(name, dtype, tuple(shape), spec, self._options.seed + i, place))
         return inputs
 
-    def _outputs(self, result: tuple[Response, bytes]) -> list[Tensor]:
+    def _outputs(self, result: tuple[Response, bytes]) -> list[tuple[Output, Iterable[float]]]:
         """Return the outputs of an answer by name, from JSON or binary data; refuse unexpected outputs."""
         answer, body = result
-        length = answer.headers.get(_LENGTH.lower(), str(len(body)))
-        if not re.fullmatch("[0-9]{1,19}", length) or int(length) > len(body):
-            raise Failure("malformed", f"the answer has {len(body)} bytes, and {_LENGTH} {length}")
-        end = int(length)
+        length = answer.headers.get(_LENGTH.lower(), "")
+        end = int(length) if length.isdecimal() else len(body)
         decoded = document(body[:end], _Answer, "the answer to an inference")
-        if decoded.error:  # some servers send errors with status 200
-            said = self._server.excerpt(body[:end], 200)
-            raise Failure("error_answer", f"inference with {self._name} failed: {said}")
-        tensors = {}
+        numbers = {}
         for output in decoded.outputs:
             self._require_expected(output)
-            size = (output.parameters or {}).get("binary_data_size")
-            if size is None:
-                tensors[output.name] = from_json(
-                    output.name, output.datatype, output.shape, output.data or []
-                )
-                continue
-            if not isinstance(size, int) or not 0 <= size <= len(body) - end:
-                raise Failure("malformed", f"the output `{output.name}` is longer than the answer")
-            data = body[end : end + size]
-            tensors[output.name] = from_bytes(output.name, output.datatype, output.shape, data)
-            end += size
-        if missing := self._expected.keys() - tensors:
-            raise Failure("wrong_shape", f"the output `{min(missing)}` is missing from the answer")
-        if not tensors:
-            raise Failure("wrong_shape", "the answer has no outputs")
+            begin, end = end, end + (output.size or 0)
+            numbers[output.name] = output, numbers_of(output, body[begin:end])
+        missing = sorted(self._expected.keys() - numbers)
+        if missing or not numbers:
+            said = self._server.excerpt(body, 200)  # may be an error with status 200
+            raise Failure("wrong_shape", f"the answer lacks outputs ({', '.join(missing)}): {said}")
         self._expected = {o.name: _TensorMetadata(o.name, o.datatype, o.shape) for o in decoded.outputs}
-        return [tensors[name] for name in sorted(tensors)]
+        return [numbers[name] for name in sorted(numbers)]
 
-    def _require_expected(self, output: _Output) -> None:
+    def _require_expected(self, output: Output) -> None:
         """Refuse an output, a type or a shape that differs from the metadata or the first answer."""
         expected = self._expected.get(output.name)
         if self._expected and (expected is None or not _fits(output, expected)):
@@ -344,7 +311,7 @@ class KserveTarget(ServerTarget):
         return totals
 
 
-def _fits(output: _Output, expected: _TensorMetadata) -> bool:
+def _fits(output: Output, expected: _TensorMetadata) -> bool:
     sizes = output.shape if expected.shape is None else expected.shape
     return (
         expected.datatype in (None, output.datatype)

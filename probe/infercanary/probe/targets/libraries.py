@@ -25,9 +25,9 @@ MISFITS: tuple[Misfit, ...] = get_args(Misfit)
 # Messages of glibc: elf/dl-load.c, dl-lookup.c and dl-version.c. `not found in the system path` is from torch, which
 # searches CUDA's wheels itself (torch/__init__.py, _preload_cuda_deps).
 _MISSING = re.compile(r"([\w+.-]+?\.so)((?:\.\d+)*): cannot open shared object file")
-_NO_LIBRARY = re.compile(r"(/\S+): (?:invalid ELF header|file too short|wrong ELF class|ELF load command)")
 _UNLOADABLE = re.compile(
     r"cannot open shared object file|failed to map segment from shared object|\.so\S* not found in the system path"
+    r"|invalid ELF header|file too short|wrong ELF class"
 )
 # Sources: https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and
 # cuda.h. UNSUPPORTED_PTX_VERSION also means another version: minor-version compatibility excludes code that the driver
@@ -108,10 +108,6 @@ def misfit(words: str) -> Found | None:
             "one of these libraries has another version than the others: install libraries of one "
             f"release{_searched()}",
         )
-    if broken := _NO_LIBRARY.search(words):
-        folder = Path(broken[1]).parent
-        out = f", or remove {folder} from LD_LIBRARY_PATH" if str(folder) in _searched() else ""
-        return Found("no_libraries", f"this file is not a library for this machine: replace the file{out}")
     if _UNLOADABLE.search(words):
         return Found("no_libraries", f"install the libraries for which the engine was built{_searched()}")
     return None

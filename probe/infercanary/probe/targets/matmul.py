@@ -15,13 +15,15 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-from infercanary.command.settings import UsageError
+from msgspec import Meta
+
+from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Need, Reading, register
 from infercanary.probe.targets.engines import torch_model
-from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
+from infercanary.probe.targets.engines.options import Seed, check_device
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
 from infercanary.probe.timing import Phase
@@ -42,11 +44,12 @@ UNUSED = Metric(
 )
 
 ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"
-PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+PRECISIONS = get_args(Precision)
 _DTYPES = {"tf32": "float32"}
 """Precision → dtype of the operands, for precisions that are not dtypes."""
 _SIZE = {"cpu": 1024, "cuda": 4096}
-_LEAST, _MOST = 16, 32768
+_Size = Annotated[int, Meta(ge=16, le=32768)]
 _RECENT = 5
 _FIRST_BFLOAT16 = (8, 0)
 _FIRST_TENSOR_CORES = (7, 0)
@@ -108,9 +111,9 @@ class MatmulTarget(TorchDeviceTarget):
         """
         check_device(device)
         self.size = _SIZE[device.partition(":")[0]] if size is None else size
-        check_whole("size", self.size, _MOST, _LEAST)
-        check_choice("precision", precision or PRECISIONS[0], PRECISIONS)
-        check_whole("seed", seed)
+        convert(self.size, _Size, "size")
+        convert(precision or "float32", Precision, "precision")  # type: ignore[arg-type]
+        convert(seed, Seed, "seed")
         self.device = device
         self.precision = precision or ""
         """Precision that is timed; if not given, known after :meth:`open`."""
@@ -171,7 +174,7 @@ class MatmulTarget(TorchDeviceTarget):
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
         flops = 2.0 * self.size**3
         found = [Reading(FLOPS, flops / took, (name,)) for name, took in seconds.items() if took]
-        half, single = seconds.get("bfloat16") or seconds.get("float16"), seconds.get("float32")
+        half, single = seconds[self.precisions[-1]], seconds.get("float32")
         if self._has_tensor_cores and single and half:
             found.append(Reading(UNUSED, float(single / half < _FASTER)))
         return found
@@ -288,14 +291,10 @@ def _uses_tf32(torch: Any) -> bool:
 
 @contextmanager
 def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: use only the newer, if present."""
-    switch = torch.backends.cuda.matmul
-    is_newer = hasattr(switch, "fp32_precision")
-    name = "fp32_precision" if is_newer else "allow_tf32"
-    wanted = ("tf32" if on else "ieee") if is_newer else on
-    before = getattr(switch, name)
-    setattr(switch, name, wanted)
+    """Change torch's TF32 setting within ``with``."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
     try:
         yield
     finally:
-        setattr(switch, name, before)
+        torch.set_float32_matmul_precision(before)

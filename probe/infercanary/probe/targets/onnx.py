@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import psutil
+from msgspec import Meta
 
 from infercanary.command.extras import advice
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import BatchedTarget, Unprofiled, Unsized, register
 from infercanary.probe.targets.engines import needs, onnx_profile
+from infercanary.probe.targets.engines.cuda_versions import driver_cuda
 from infercanary.probe.targets.engines.digests import of_files, onnx_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
@@ -25,7 +26,7 @@ from infercanary.probe.targets.engines.onnx_providers import (
     read_texts,
 )
 from infercanary.probe.targets.engines.onnx_session import OnnxSession
-from infercanary.probe.targets.engines.options import check_choice, check_file, check_whole
+from infercanary.probe.targets.engines.options import Seed, check_file
 from infercanary.probe.targets.engines.tensors import common_size, drawn, matched, repeated, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import HostClock, Phase
@@ -33,15 +34,11 @@ from infercanary.probe.timing import HostClock, Phase
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_EXECUTION_MODES = {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"}
-_OPTIMIZATION = {
-    "all": "ORT_ENABLE_ALL",
-    "extended": "ORT_ENABLE_EXTENDED",
-    "basic": "ORT_ENABLE_BASIC",
-    "disabled": "ORT_DISABLE_ALL",
-}
+ExecutionMode = Literal["sequential", "parallel"]
+Optimization = Literal["all", "extended", "basic", "disabled"]
+
+_Threads = Annotated[int, Meta(ge=0, le=4096)]
 _ERRORS = 3
-_MOST_THREADS = 4096
 
 
 @register("onnx")
@@ -68,8 +65,8 @@ class OnnxTarget(BatchedTarget):
         provider_options: Mapping[str, Mapping[str, Any]] | None = None,
         intra_op_threads: int = 0,
         inter_op_threads: int = 0,
-        execution_mode: Literal["sequential", "parallel"] = "sequential",
-        graph_optimization: Literal["all", "extended", "basic", "disabled"] = "all",
+        execution_mode: ExecutionMode = "sequential",
+        graph_optimization: Optimization = "all",
         session_config: Mapping[str, Any] | None = None,
         seed: int = 0,
         cpu_fallback: bool = False,
@@ -97,11 +94,11 @@ class OnnxTarget(BatchedTarget):
         """
         if not isinstance(model, str) or not model:
             raise UsageError("model: name an .onnx file")
-        check_whole("intra_op_threads", intra_op_threads, _MOST_THREADS)
-        check_whole("inter_op_threads", inter_op_threads, _MOST_THREADS)
-        check_choice("execution_mode", execution_mode, _EXECUTION_MODES)
-        check_choice("graph_optimization", graph_optimization, _OPTIMIZATION)
-        check_whole("seed", seed)
+        convert(intra_op_threads, _Threads, "intra_op_threads")
+        convert(inter_op_threads, _Threads, "inter_op_threads")
+        convert(execution_mode, ExecutionMode, "execution_mode")  # type: ignore[arg-type]
+        convert(graph_optimization, Optimization, "graph_optimization")  # type: ignore[arg-type]
+        convert(seed, Seed, "seed")
         self._path = Path(model)
         self._specs = specs(inputs)
         self._asked = full_names(providers)
@@ -133,7 +130,6 @@ class OnnxTarget(BatchedTarget):
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
         check_file("model", self._path)
-        self.ask_for_memory([needs.of_files("model", [self._path])])  # before onnx_files() reads the file
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
@@ -163,25 +159,22 @@ class OnnxTarget(BatchedTarget):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Report ONNX Runtime's version and build, the providers that ran the model, threads, and session options."""
+        """Report ONNX Runtime's version, the providers that ran the model, threads, and session options."""
         ort, loaded = self._ort, self._loaded
         gpu: Any = loaded.gpu
-        build = re.findall(r"(?:git-commit-id|build type)=(\w+)", ort.get_build_info())
         options = loaded.session.get_session_options()
         cores = psutil.cpu_count(logical=False)  # the default, which ignores the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
                 "onnxruntime": ort.__version__,
-                "onnx_build": " ".join(build),
                 "onnx_build_cuda": lambda: ort.cuda_version or "none (CPU-only build)",
                 "onnx_provider": loaded.first_used,
                 "onnx_nodes": lambda: ", ".join(f"{name} {n}" for name, n in sorted(loaded.nodes().items())),
                 "onnx_on_cpu": loaded.operators_on_cpu,
-                "onnx_available_providers": ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.first_used(), {})),
                 "onnx_device": self.device if gpu else "cpu",
-                "onnx_driver_cuda": lambda: gpu.cuda_version,
+                "onnx_driver_cuda": gpu and driver_cuda,
                 "onnx_cuda_device": lambda: gpu.name,
                 "onnx_intra_op_threads": options.intra_op_num_threads or cores,
                 "onnx_inter_op_threads": inter_op or cores,
@@ -189,7 +182,6 @@ class OnnxTarget(BatchedTarget):
                 "onnx_graph_optimization": self._graph_optimization,
                 "onnx_session_config": _listed(self._session_config),
                 "onnx_model": self._path.name,
-                "onnx_producer": lambda: loaded.session.get_modelmeta().producer_name,
             }
         )
 
@@ -216,10 +208,8 @@ class OnnxTarget(BatchedTarget):
     def close(self) -> None:
         """Release the session and its memory; a copy does not close the session, which belongs to the original."""
         self.clock = HostClock()
-        if self._loaded.gpu is None:  # with a device, gpu.close() calls _drop() inside its context
-            self._drop()
         if not self._is_copy:
-            self._loaded.close()
+            self._loaded.close()  # with a device, this calls _drop() inside its context
         self._drop()
 
     @property
@@ -277,9 +267,10 @@ class OnnxTarget(BatchedTarget):
         ort = self._ort
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads
-        options.execution_mode = getattr(ort.ExecutionMode, _EXECUTION_MODES[self._execution_mode])
-        level = _OPTIMIZATION[self._graph_optimization]
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+        options.execution_mode = getattr(ort.ExecutionMode, f"ORT_{self._execution_mode.upper()}")
+        level = self._graph_optimization.upper()
+        name = "ORT_DISABLE_ALL" if level == "DISABLED" else f"ORT_ENABLE_{level}"
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, name)
         # Suppress warnings about nodes on the CPU, because `onnx_nodes` reports them.
         options.log_severity_level = _ERRORS
         # Older versions ignore this entry.

@@ -17,11 +17,12 @@ from msgspec import Meta
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading, register
+from infercanary.probe.targets.engines.options import Seed
 from infercanary.probe.targets.wire.completion import Completion, Stream
 from infercanary.probe.targets.wire.connection import untimed
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import salted, with_new_salt
-from infercanary.probe.targets.wire.server import Name, Seed, ServerOptions, Timeout, without_secrets
+from infercanary.probe.targets.wire.server import Name, ServerOptions, Timeout, without_secrets
 from infercanary.probe.targets.wire.server_target import ServerTarget
 from infercanary.probe.timing import Phase
 
@@ -115,7 +116,6 @@ class OpenaiTarget(ServerTarget):
         base = self._server.base or "/v1"
         self._models = f"{base}/models"
         self._path = f"{base}/chat/completions" if options.api == "chat" else f"{base}/completions"
-        self._headers["Accept"] = "text/event-stream"
         self._model = options.model
         self._asked = request
         self._body = json.dumps(request).encode()
@@ -217,11 +217,13 @@ class OpenaiTarget(ServerTarget):
                 )
             received = events(pieces)
             with phase("first_token"):
-                while stream.pieces == 0 and stream.take(next(received, None), server.received_at):
-                    pass
+                for event in received:
+                    stream.take(event, server.received_at)
+                    if stream.pieces:
+                        break
             with phase("tokens"):
-                while stream.take(next(received, None), server.received_at):
-                    pass
+                for event in received:
+                    stream.take(event, server.received_at)
         return stream.completion()
 
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError, unknown_key
@@ -34,15 +35,10 @@ def register(name: str) -> Callable[[F], F]:
 
     Returns:
         A decorator that returns its argument.
-
-    Raises:
-        ValueError: Another file has registered this name (raised by the decorator).
     """
 
     def registering(factory: F) -> F:
-        known = _registered.setdefault(name, factory)
-        if known.__module__ != factory.__module__:
-            raise ValueError(f"the target `{name}` is registered by {known.__module__} already")
+        _registered[name] = factory
         return factory
 
     return registering
@@ -82,20 +78,17 @@ def attribute(reference: str) -> Any:
     try:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UsageError(
-                f"no module `{error.name}`; install the module, or start in its folder (the working directory is "
-                "searched)"
-            ) from None
-        raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
+        raise UsageError(
+            f"`{module_name}` cannot be imported: no module `{error.name}`; install it, or start in its folder (the "
+            "working directory is searched)"
+        ) from None
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix the module") from None
     file = getattr(found, "__file__", None) or "built in"
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise UsageError(f"module `{module_name}` ({file}) has no `{path}`; check the spelling")
-        found = getattr(found, name)
-    return found
+    try:
+        return attrgetter(path)(found)
+    except AttributeError:
+        raise UsageError(f"module `{module_name}` ({file}) has no `{path}`; check the spelling") from None
 
 
 def factory_at(key: str, reference: str) -> Callable[..., Any]:
@@ -200,9 +193,7 @@ def parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
     Raises:
         ValueError: The factory is written in C and has no signature.
     """
-    known = inspect.signature(getattr(factory, "options_type", factory)).parameters
-    # Settings cannot pass positional-only parameters. Example: time.sleep has one, visible from Python 3.13 on.
-    return {name: each for name, each in known.items() if each.kind is not each.POSITIONAL_ONLY}
+    return inspect.signature(getattr(factory, "options_type", factory)).parameters
 
 
 def _check_options(known: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
@@ -210,7 +201,3 @@ def _check_options(known: Mapping[str, inspect.Parameter], options: Mapping[str,
         for key in options:
             if key not in known:
                 raise UsageError(unknown_key(key, [*known]))
-    for name, parameter in known.items():
-        keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if keyed and parameter.default is parameter.empty and name not in options:
-            raise UsageError(f"the required key `{name}` is missing")

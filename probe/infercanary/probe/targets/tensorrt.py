@@ -6,24 +6,27 @@ import functools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from infercanary.command.settings import UsageError
+from msgspec import Meta
+
+from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import BatchedTarget, Need, NoCuda, Unprofiled, register
 from infercanary.probe.targets.engines import needs, outputs, tensorrt_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedTensor, staged_run
-from infercanary.probe.targets.engines.cuda_versions import no_cuda, open_gpu, wheel_cuda
+from infercanary.probe.targets.engines.cuda_versions import driver_cuda, no_cuda, open_gpu, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported
-from infercanary.probe.targets.engines.options import check_device, check_file, check_whole
+from infercanary.probe.targets.engines.options import Seed, check_device, check_file
 from infercanary.probe.targets.engines.tensorrt_plan import built_by, complaints_log, why_not
 from infercanary.probe.targets.engines.tensors import Slot, drawn, matched, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import HostClock, Phase, inferences
 
+_Number = Annotated[int, Meta(ge=0)]
 _DTYPES = {name.upper(): name for name in ("bool", "int8", "int32", "int64", "uint8")}
 _DTYPES |= {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16"}
 
@@ -63,8 +66,8 @@ class TensorRtTarget(BatchedTarget):
         if not isinstance(engine, str) or not engine:
             raise UsageError("engine: name a TensorRT engine file")
         self._ordinal = check_device(device, "cuda, cuda:N")
-        check_whole("profile", profile, 1 << 15)
-        check_whole("seed", seed)
+        convert(profile, _Number, "profile")
+        convert(seed, Seed, "seed")
         self._path = Path(engine)
         self._specs = specs(inputs)
         self.device = device
@@ -118,11 +121,9 @@ class TensorRtTarget(BatchedTarget):
                 "tensorrt_build_cuda": self._built_for,
                 "tensorrt_built_by": self._built_by,
                 "tensorrt_engine": self._path.name,
-                "tensorrt_profile": self._profile,
                 "tensorrt_device": self.device,
                 "tensorrt_cuda_device": lambda: gpu.name,
-                "tensorrt_driver_cuda": lambda: gpu.cuda_version,
-                "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
+                "tensorrt_driver_cuda": driver_cuda,
             }
         )
 
@@ -140,8 +141,8 @@ class TensorRtTarget(BatchedTarget):
         The context is separate because a profiler cannot be removed from a context, and makes each enqueue wait.
 
         Raises:
-            Unprofiled: TensorRT makes no second context; or a trace is requested, which TensorRT's profiler cannot
-                write.
+            Unprofiled: A trace is requested, which TensorRT's profiler cannot write.
+            RuntimeError: TensorRT makes no second context.
         """
         if trace is not None:
             raise Unprofiled("TensorRT's profiler writes no trace; leave --trace out, or use `nsys`")
@@ -155,7 +156,11 @@ class TensorRtTarget(BatchedTarget):
 
         try:
             with gpu.current():
-                contexts.append(self._second_context(gpu))
+                contexts.append(self._make_context(gpu))
+                for tensor_name, tensor in self._bound.items():
+                    if tensor in self._inputs:
+                        contexts[0].set_input_shape(tensor_name, tensor.memory.shape)
+                    contexts[0].set_tensor_address(tensor_name, tensor.address)
             device = f"cuda:{self._ordinal}"
             return tensorrt_profile.profile_repeats(self._trt, contexts[0], self.clock, run, repeats, device)
         except BaseException as error:
@@ -204,26 +209,17 @@ class TensorRtTarget(BatchedTarget):
             last = self._engine.num_optimization_profiles - 1
             raise UsageError(f"profile: the engine has no profile {self._profile}; its last is {last}")
         self.ask_for_memory([self._activations()])
-        self._context = self._engine.create_execution_context()
-        if self._context is None:
-            raise RuntimeError(f"TensorRT makes no execution context: {self._complaint()}")
-        if self._profile:
-            self._context.set_optimization_profile_async(self._profile, gpu.stream.value)
-            gpu.driver.call("cuStreamSynchronize", gpu.stream)
+        self._context = self._make_context(gpu)
         self._bind(gpu)
 
-    def _second_context(self, gpu: Device) -> Any:
-        """Make a context with the same shapes and memory as the timed context."""
+    def _make_context(self, gpu: Device) -> Any:
+        """Make an execution context with the optimization profile."""
         context = self._engine.create_execution_context()
-        is_bound = context is not None and (
-            not self._profile or context.set_optimization_profile_async(self._profile, gpu.stream.value)
-        )
-        for tensor_name, tensor in self._bound.items():
-            if is_bound and tensor in self._inputs:
-                is_bound = context.set_input_shape(tensor_name, tensor.memory.shape)
-            is_bound = is_bound and context.set_tensor_address(tensor_name, tensor.address)
-        if not is_bound:
-            raise Unprofiled(f"TensorRT makes no second execution context: {self._complaint()}")
+        if context is None:
+            raise RuntimeError(f"TensorRT makes no execution context: {self._complaint()}")
+        if self._profile:
+            context.set_optimization_profile_async(self._profile, gpu.stream.value)
+            gpu.driver.call("cuStreamSynchronize", gpu.stream)
         return context
 
     def _bind(self, gpu: Device) -> None:

@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from infercanary.command.settings import UsageError
+from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import DeviceMemory, Need, Unsized, register
 from infercanary.probe.targets.engines import needs, outputs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
-from infercanary.probe.targets.engines.options import check_choice, check_device, check_whole
+from infercanary.probe.targets.engines.options import Seed, check_device
 from infercanary.probe.targets.engines.tensors import TensorSpec, common_size
 from infercanary.probe.targets.engines.torch_target import TorchDeviceTarget
 from infercanary.probe.targets.engines.torch_weights import digest_of
 from infercanary.probe.timing import CudaClock, Phase
 
+Mode = Literal["eager", "compile", "graph"]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+
 _CAPTURE_WARM_UPS = 5
-_COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @register("torch")
@@ -48,9 +50,9 @@ class TorchTarget(TorchDeviceTarget):
         model: str | Callable[..., Any],
         inputs: Sequence[Any] | Any,
         device: str = "cpu",
-        mode: Literal["eager", "compile", "graph"] = "eager",
-        compile_mode: Literal["default", "reduce-overhead", "max-autotune"] | None = None,
-        autocast: str | None = None,
+        mode: Mode = "eager",
+        compile_mode: CompileMode | None = None,
+        autocast: torch_model.AutocastDtype | None = None,
         seed: int = 0,
         cpu_fallback: bool = False,
     ) -> None:
@@ -83,14 +85,14 @@ class TorchTarget(TorchDeviceTarget):
                 "model: name `package.module:factory` or a .pt, .ts or .pt2 file, or pass the model"
             )
         check_device(device)
-        check_choice("mode", mode, ("eager", "compile", "graph"))
+        convert(mode, Mode, "mode")  # type: ignore[arg-type]
         if mode == "graph" and device == "cpu":
             raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
-        check_choice("compile_mode", compile_mode or "default", _COMPILE_MODES)
+        convert(compile_mode or "default", CompileMode, "compile_mode")  # type: ignore[arg-type]
         if compile_mode and mode != "compile":
             raise UsageError(f"compile_mode: only for `mode: compile`, but the mode is `{mode}`")
-        check_choice("autocast", autocast or "float16", torch_model.AUTOCAST_DTYPES)
-        check_whole("seed", seed)
+        convert(autocast or "float16", torch_model.AutocastDtype, "autocast")  # type: ignore[arg-type]
+        convert(seed, Seed, "seed")
         self._source = model
         self._inputs = torch_model.read_inputs(inputs)
         self.device = device
@@ -159,8 +161,7 @@ class TorchTarget(TorchDeviceTarget):
         """Return the inputs and the options that change the computation."""
         return {
             "inputs": [
-                e if isinstance(e, TensorSpec) else (list(getattr(e, "shape", ())), str(e.dtype))
-                for e in self._inputs
+                e if isinstance(e, TensorSpec) else (list(e.shape), str(e.dtype)) for e in self._inputs
             ],
             "device": self.device.partition(":")[0],
             "mode": "" if self._mode == "eager" else self._mode,

@@ -28,7 +28,6 @@ GOOD = "$ok~$json~$length~~$body"
 # connection.
 FAULTS = r"""
 not_ready | /ready@HTTP/1.1 503 Status~#~~
-says_not_ready | /ready@$ok~#~~{"ready": false}
 no_stats | /stats@HTTP/1.1 500 Status~#~~
 loading | /models@HTTP/1.1 503 Status~#~~
 error | HTTP/1.1 500 Status~#~~{"error": "the model\\nfell over"}
@@ -38,7 +37,7 @@ redirect | HTTP/1.1 307 Moved~Location: http://elsewhere/v2~#~~
 slow | >>...
 half_body | $ok~Content-Length: 1000~~$body!
 compressed | $ok~Content-Encoding: gzip~#~~
-junk | 220 mail.example.org ESMTP~
+junk | \0\0\x12\x04\0\0\0\0\0
 endless | $ok~$chunked~~>>1000~$kilobytes~
 bad_json | $ok~$json~#~~{"outputs": [
 deep_json | $ok~#~~$deep

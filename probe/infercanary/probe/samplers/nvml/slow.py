@@ -111,11 +111,10 @@ def versions(nvml: Nvml) -> Versions:
         pynvml.NVMLError: The driver is gone.
     """
     driver = text(nvml.nvmlSystemGetDriverVersion())
-    try:
+    with suppress(pynvml.NVMLError):
         number = nvml.nvmlSystemGetCudaDriverVersion()
-    except pynvml.NVMLError:
-        return Versions(driver, "")
-    return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
+        return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
+    return Versions(driver, "")
 
 
 def sample(nvml: Nvml, gpu: Gpu, common: Versions) -> Found:
@@ -144,10 +143,9 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions) -> Found:
 
 
 def _text(function: Callable[[Any], str | bytes], gpu: Gpu) -> str:
-    found: str | bytes = ""
     with suppress(pynvml.NVMLError):
-        found = function(gpu.handle)
-    return text(found)
+        return text(function(gpu.handle))
+    return ""
 
 
 def _ecc_errors(nvml: Nvml, gpu: Gpu) -> Found:

@@ -14,7 +14,6 @@ systemd's MemoryDenyWriteExecute) allows this, and the kernel itself updates the
 from __future__ import annotations
 
 import ctypes
-import errno
 import mmap
 import os
 import platform
@@ -191,7 +190,6 @@ class MachineCode:
         base = _executable(page)
         self.numbers = architecture
         self._addresses = {name: base + offset for name, offset in offsets.items()}
-        self._functions = {name: _Function(address) for name, address in self._addresses.items()}
 
     def call(self, routine: str, table: ctypes.Array[ctypes.c_int64]) -> int:
         """Call a routine with its table, and return the integer that it returns.
@@ -200,7 +198,7 @@ class MachineCode:
             routine: Key in the architecture's ``routines``.
             table: Values that the routine reads and writes.
         """
-        result: int = self._functions[routine](ctypes.addressof(table))
+        result: int = _Function(self._addresses[routine])(ctypes.addressof(table))
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
@@ -210,7 +208,7 @@ class MachineCode:
             routine: Key in the architecture's ``routines``.
             arguments: Integers, such as addresses.
         """
-        return TimedCall(self._functions["timed"], self._addresses[routine], arguments)
+        return TimedCall(_Function(self._addresses["timed"]), self._addresses[routine], arguments)
 
 
 Code: TypeAlias = MachineCode | None
@@ -255,7 +253,7 @@ def mapped_code() -> MachineCode:
         )
     try:
         return MachineCode(architecture)
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # an old libc has no memfd_create
         raise Refused(f"this container may not run machine code ({error})") from None
 
 
@@ -279,13 +277,11 @@ def memory_file(name: str) -> int:
         File descriptor.
 
     Raises:
-        OSError: libc or the kernel has no such function.
+        AttributeError: libc has no such function.
+        OSError: The kernel has no such function.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        descriptor: int = libc.memfd_create(name.encode(), 1)  # 1: MFD_CLOEXEC
-    except AttributeError:
-        raise OSError(errno.ENOSYS, "no memfd_create in this libc") from None
+    descriptor: int = libc.memfd_create(name.encode(), 1)  # 1: MFD_CLOEXEC
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), f"memfd_create: {os.strerror(ctypes.get_errno())}")
     return descriptor

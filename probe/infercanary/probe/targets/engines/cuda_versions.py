@@ -9,14 +9,13 @@ runs (forward compatibility).
 
 from __future__ import annotations
 
-import ctypes
 import re
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.gpu.cuda_driver import CudaError, Device, Driver, NoSuchGpu, cuda_library
+from infercanary.probe.gpu.cuda_driver import CudaError, Device, NoSuchGpu, load_driver
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets.failures import NoCuda
@@ -42,11 +41,10 @@ def driver_version(file: Path = _KERNEL_MODULE) -> str:
 
 def driver_cuda() -> str:
     """Return the newest CUDA that the container's ``libcuda.so.1`` runs, such as ``12.4``; empty if unknown."""
-    version = ctypes.c_int()
     with suppress(Unavailable, CudaError):
-        if (library := cuda_library()) is not None:
-            Driver(library).call("cuDriverGetVersion", ctypes.byref(version))
-    return f"{version.value // 1000}.{version.value % 1000 // 10}" if version.value else ""
+        if version := load_driver().number("cuDriverGetVersion"):
+            return f"{version // 1000}.{version % 1000 // 10}"
+    return ""
 
 
 def unfit_driver(engine: str, built_for: str) -> str:
@@ -126,8 +124,7 @@ def wheel_cuda(name: str, version: str) -> str:
 def _start_fault() -> int:
     """Return CUDA's error code if the driver does not start; 0 if it starts, or if there is no driver."""
     try:
-        if (library := cuda_library()) is not None:
-            Driver(library).call("cuInit", 0)
+        load_driver().call("cuInit", 0)
     except CudaError as error:
         return error.code
     except Unavailable:

@@ -48,7 +48,7 @@ def leaves(result: Any) -> Iterator[Any]:
     """Yield the tensors, arrays and numbers in a result, in order.
 
     Yields:
-        Dense torch tensors that have memory; NumPy arrays and scalars; ``int``, ``float``.
+        Dense torch tensors; NumPy arrays and scalars; ``int``, ``float``.
     """
     tensor = _class("torch", "Tensor")
     plain = int, float, *_class("numpy", "ndarray"), *_class("numpy", "generic")
@@ -61,11 +61,10 @@ def leaves(result: Any) -> Iterator[Any]:
                 return
         elif isinstance(value, plain):
             yield value
-        elif isinstance(value, tensor) and not value.is_nested:
-            if value.device.type != "meta":
-                yield value.dequantize() if value.is_quantized else value.to_dense()
+        elif isinstance(value, tensor):
+            yield value.to_dense()
         else:
-            stack.append(iter(value.unbind() if isinstance(value, tensor) else _inner(value)))
+            stack.append(iter(_inner(value)))
 
 
 def _class(module: str, name: str) -> Any:
@@ -88,7 +87,7 @@ def _inner(value: Any) -> Iterable[Any]:
 def _flat(leaf: Any) -> Any:
     """Return a leaf as real numbers in one dimension: a tensor, an array or a list; None for text or objects."""
     if isinstance(leaf, (int, float)):
-        return [_double(leaf)]
+        return [float(leaf)]
     if isinstance(leaf, _class("torch", "Tensor")):
         tensor = leaf.detach()
         if tensor.is_complex():
@@ -102,19 +101,7 @@ def _flat(leaf: Any) -> Any:
 
 
 def _doubles(numbers: Any) -> list[float]:
-    if isinstance(numbers, list):
-        return numbers
-    is_tensor = isinstance(numbers, _class("torch", "Tensor"))
-    doubles = numbers.cpu().double() if is_tensor else numbers.astype(float)  # some devices have no doubles
-    found: list[float] = doubles.tolist()
-    return found
-
-
-def _double(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an int has no upper limit
-        return sys.float_info.max if number > 0 else -sys.float_info.max
+    return [float(number) for number in (numbers if isinstance(numbers, list) else numbers.tolist())]
 
 
 def _is_finite(numbers: Any) -> bool:
@@ -122,7 +109,5 @@ def _is_finite(numbers: Any) -> bool:
         return all(map(math.isfinite, numbers))
     if not isinstance(numbers, _class("torch", "Tensor")):
         return bool(sys.modules["numpy"].isfinite(numbers).all())
-    torch = sys.modules["torch"]
-    # torch.isfinite does not support float8
-    pieces = (piece.float() if piece.element_size() == 1 else piece for piece in numbers.split(_PIECE))
-    return all(bool(torch.isfinite(piece).all()) for piece in pieces)
+    # isfinite() does not support float8
+    return all(bool(piece.float().isfinite().all()) for piece in numbers.split(_PIECE))

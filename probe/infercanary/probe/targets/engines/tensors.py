@@ -106,23 +106,23 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
     if spec.dtype not in (None, slot.dtype):
         raise UsageError(f"{place}.dtype: the model's input `{slot.name}` is {slot.dtype}, not {spec.dtype}")
     declared = slot.shape
-    shape = spec.shape if spec.shape is not None else slot.usual
-    if declared is None:
-        return Input(place, slot.name, shape or (), slot.dtype, spec.high)
-    names = f"[{', '.join('?' if size is None else str(size) for size in declared)}]"
-    example = tuple(size if isinstance(size, int) else 1 for size in declared)
-    if shape is None and example != declared:
-        raise UsageError(
-            f"{place}.shape: the model's input `{slot.name}` is {names}; give the shape, such as {[*example]}"
-        )
-    shape = example if shape is None else shape
-    if len(shape) != len(declared) or any(
-        isinstance(size, int) and size != given for size, given in zip(declared, shape, strict=True)
-    ):
-        raise UsageError(
-            f"{place}.shape: {list(shape)} does not fit the model's input `{slot.name}`, which is {names}"
-        )
-    return Input(place, slot.name, shape, slot.dtype, spec.high)
+    shape = slot.usual if spec.shape is None else spec.shape
+    if declared is not None:
+        example = tuple(size if isinstance(size, int) else 1 for size in declared)
+        if shape is None and example == declared:
+            shape = example
+        if (
+            shape is None
+            or len(shape) != len(declared)
+            or any(
+                isinstance(known, int) and known != size for known, size in zip(declared, shape, strict=True)
+            )
+        ):
+            names = ", ".join("?" if size is None else str(size) for size in declared)
+            raise UsageError(
+                f"{place}.shape: the model's input `{slot.name}` is [{names}]; give such a shape, as {[*example]}"
+            )
+    return Input(place, slot.name, shape or (), slot.dtype, spec.high)
 
 
 def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
@@ -20,7 +20,7 @@ from infercanary.probe.targets.engines.options import check_file
 from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
 from infercanary.probe.targets.registry import factory_at
 
-AUTOCAST_DTYPES = ("bfloat16", "float16")
+AutocastDtype = Literal["bfloat16", "float16"]
 """Dtypes for ``torch.autocast``, the same on CPU and CUDA."""
 
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
@@ -131,7 +131,7 @@ def autocasting(
         torch: The module.
         model: Callable that takes the inputs.
         device: The ``torch.device`` of the model.
-        dtype: One of ``AUTOCAST_DTYPES``.
+        dtype: An ``AutocastDtype``.
         caches: True to cast a weight only once if an inference uses the weight twice.
 
     Raises:
@@ -174,7 +174,6 @@ def environment(
     components = {
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda or "none (CPU-only build)",
-        "torch_git": lambda: str(torch.version.git_version)[:12],
         "torch_build": " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
         "torch_intra_op_threads": torch.get_num_threads,
@@ -196,9 +195,7 @@ def environment(
         components |= {
             "torch_driver_cuda": driver_cuda,
             "torch_cuda_device": lambda: torch.cuda.get_device_name(device),
-            "torch_cuda_capability": lambda: "{}.{}".format(*torch.cuda.get_device_capability(device)),
             "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
-            "torch_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
         }
     return reported(components)
 

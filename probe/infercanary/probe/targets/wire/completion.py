@@ -27,13 +27,8 @@ _NO_REASONS = (None, "", "null")
 _Count = Annotated[float, Meta(ge=0, multiple_of=1)]  # some servers send a float such as 8.0
 
 
-class _Details(msgspec.Struct):
-    reasoning_tokens: _Count | None = None
-
-
 class _Usage(msgspec.Struct):
     completion_tokens: _Count | None = None
-    completion_tokens_details: _Details | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -43,7 +38,6 @@ class _Delta(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    index: int | None = None
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: Any = None
@@ -73,28 +67,23 @@ class Stream:
         self._server = server
         self._begin = perf_counter()
         self._first = self._last = 0.0
-        self._texts: dict[int, str] = {}  # choice → text
-        self._ended: set[int] = set()  # choices with a known finish_reason
+        self._text = ""
         self.pieces = 0
         """Number of pieces of text so far."""
-        self._usage = _Usage()
-        self._shows_reasoning = False
+        self._counted: float | None = None  # tokens, as the server reports them
+        self._has_reason = False  # True after a known finish_reason
         self._unknown = ""  # first event that is not part of a completion
         self._is_done = False
 
-    def take(self, event: Event | None, received_at: float) -> bool:
-        """Process an event (None at the end of the stream) that arrived at ``received_at``; return False at the end."""
-        if event is None:
-            return False
+    def take(self, event: Event, received_at: float) -> None:
+        """Process an event that arrived at ``received_at``; events after ``[DONE]`` are ignored."""
+        self._is_done |= event.data.strip() == "[DONE]"
         if self._is_done:
-            return True
-        if event.data.strip() == "[DONE]":
-            self._is_done = True
-        elif event.name == "error":
+            return
+        if event.name == "error":
             self._break_off(event.data)
         elif event.data:
             self._take_frame(event.data, received_at)
-        return True
 
     def completion(self) -> Completion:
         """Return the whole completion.
@@ -102,22 +91,17 @@ class Stream:
         Raises:
             Failure: The completion broke off, or has no text.
         """
-        if self._unknown and not self._ended:
+        if self._unknown and not self._has_reason:
             self._break_off(self._unknown)
         # Some servers send no `[DONE]`, and some send no finish_reason: either is enough.
-        if self._texts.keys() - self._ended if self._ended else not self._is_done:
+        if not (self._has_reason or self._is_done):
             raise Failure("incomplete", "the stream ended before the end of the completion")
-        text = "".join(text for _, text in sorted(self._texts.items()))
-        if not text:
+        if not self._text:
             raise Failure("wrong_answer", "the completion has no text")
-        counted = self._usage.completion_tokens
-        tokens = streamed = self.pieces if counted is None else int(counted)
-        # Hidden reasoning comes before the first token of the text: exclude its tokens from the time between tokens.
-        if self._usage.completion_tokens_details is not None and not self._shows_reasoning:
-            streamed -= int(self._usage.completion_tokens_details.reasoning_tokens or 0)
-        is_apart = self.pieces > 1 and streamed > 1
-        between = (self._last - self._first) / (streamed - 1) if is_apart else None
-        return Completion(text, tokens, between, self._first - self._begin)
+        tokens = self.pieces if self._counted is None else int(self._counted)
+        is_apart = self.pieces > 1 and tokens > 1
+        between = (self._last - self._first) / (tokens - 1) if is_apart else None
+        return Completion(self._text, tokens, between, self._first - self._begin)
 
     def _take_frame(self, data: str, received_at: float) -> None:
         frame = document(data.encode(), Any, _FRAME)
@@ -127,24 +111,22 @@ class Stream:
             self._unknown = self._unknown or data
         chunk = document(frame, _Chunk, _FRAME)
         if chunk.usage is not None and chunk.usage.completion_tokens is not None:
-            self._usage = chunk.usage
+            self._counted = chunk.usage.completion_tokens
         for choice in chunk.choices or ():
             if choice.error:
                 self._break_off(data)
             self._take_choice(choice, received_at)
 
     def _take_choice(self, choice: _Choice, received_at: float) -> None:
-        index, reason, delta = choice.index or 0, choice.finish_reason, choice.delta or _Delta()
-        if isinstance(reason, str) and reason in _ENDS:
-            self._ended.add(index)
+        reason, delta = choice.finish_reason, choice.delta or _Delta()
+        if reason in _ENDS:
+            self._has_reason = True
         elif reason not in _NO_REASONS:
             word = self._server.excerpt(str(reason).encode(), 100)
             raise Failure("incomplete", f"the completion was interrupted: its finish_reason is `{word}`")
-        reasoning = delta.reasoning_content or delta.reasoning or ""
-        self._shows_reasoning |= bool(reasoning)
-        text = choice.text or delta.content or reasoning
-        self._texts[index] = self._texts.get(index, "") + text
+        text = choice.text or delta.content or delta.reasoning_content or delta.reasoning
         if text:
+            self._text += text
             self._last = received_at
             self._first = self._first or self._last
             self.pieces += 1
@@ -159,5 +141,4 @@ _FRAME = "an event of the stream"
 
 def _is_error(frame: Mapping[str, Any]) -> bool:
     """True if an event reports a server error: ``error``, ``error_code``, ``object: error`` and similar."""
-    kinds = [frame.get(key) for key in ("object", "type", "status")]
-    return "error" in kinds or any(value for key, value in frame.items() if "error" in key.lower())
+    return "error" in frame.values() or any(value for key, value in frame.items() if "error" in key.lower())

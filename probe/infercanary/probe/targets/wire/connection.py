@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import nullcontext
 from functools import cache
 from time import perf_counter
@@ -31,7 +31,7 @@ class Response(NamedTuple):
     status: int
     phrase: str
     headers: dict[str, str]
-    """Lower-case name → value; the values of a repeated header are joined by commas (RFC 9110, section 5.2)."""
+    """Lower-case name → value; the last value of a repeated header."""
 
     @property
     def encoding(self) -> str:
@@ -179,15 +179,10 @@ class Connection:
                 event = self._next_event()
                 while isinstance(event, h11.InformationalResponse):  # for example 103 Early Hints
                     event = self._next_event()
-                # h11 waits for a whole head. A server that speaks another protocol never sends a head.
-                if not b"HTTP/".startswith(self._parser.trailing_data[0][:5]) and event is h11.NEED_DATA:
-                    raise Failure(
-                        "malformed",
-                        f"{self._address} does not speak HTTP/1.1: the answer begins with other bytes",
-                    )
                 if isinstance(event, h11.Response):
                     self._part = "body"
-                    return Response(event.status_code, event.reason.decode("latin-1"), _text(event.headers))
+                    headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+                    return Response(event.status_code, event.reason.decode("latin-1"), headers)
 
     def _receive(self) -> None:
         """Receive the next bytes and pass them to the parser."""
@@ -236,14 +231,6 @@ class Connection:
 @cache
 def _sent(method: str) -> h11.Request:
     return h11.Request(method=method, target="/", headers=[("Host", "server")])
-
-
-def _text(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for name, value in headers:
-        key, text = name.decode("ascii"), value.decode("latin-1")
-        values[key] = f"{values[key]}, {text}" if key in values else text
-    return values
 
 
 def explain(error: Exception) -> str:

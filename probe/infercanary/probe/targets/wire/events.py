@@ -5,7 +5,6 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-inte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ class Event(NamedTuple):
 
 
 def events(pieces: Iterable[bytes]) -> Iterator[Event]:
-    """Yield each event that has data or a name.
+    """Yield each event that has data or a name. An event without its final blank line is incomplete.
 
     Args:
         pieces: Bytes of the stream as they arrive.
@@ -47,19 +46,7 @@ def events(pieces: Iterable[bytes]) -> Iterator[Event]:
                 data, name = bytearray(), b""
         if len(data) + len(rest) > _MAX_EVENT_BYTES:
             raise Failure("too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes")
-    if rest.startswith(b"data:"):
-        data += rest[5:]
-    if _is_whole(last := _text(data)):
-        yield Event(last, _text(name))
 
 
 def _text(data: bytes | bytearray) -> str:
     return data.decode("utf-8", "replace").removesuffix("\n")
-
-
-def _is_whole(text: str) -> bool:
-    """True if the last data of a stream is complete. Some servers leave out the final blank line."""
-    try:
-        return text.strip() == "[DONE]" or isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False

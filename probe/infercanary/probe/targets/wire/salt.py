@@ -42,21 +42,20 @@ def salted(body: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: The prompt has no text at its beginning.
     """
-    prompt, messages = body.get("prompt"), body.get("messages")
-    if isinstance(prompt, str) and messages is None:
-        return {**body, "prompt": _before(prompt)}
-    first: Any = messages[0] if isinstance(messages, list) and messages else None
-    content = first.get("content") if isinstance(first, dict) else None
-    if isinstance(content, str):
-        content = _before(content)
-    elif isinstance(content, list):
-        content = [{"type": "text", "text": _before("")}, *content]
-    else:
-        raise UsageError(
-            "salt: the prompt, or the first message, has no text, so there is no place for a salt; add text, or set "
-            "`salt: false`, which times the server's prefix cache"
-        )
-    return {**body, "messages": [{**first, "content": content}, *(messages or ())[1:]]}
+    content: str | list[Any]
+    match body:
+        case {"messages": [{"content": str(text)} as first, *rest]}:
+            content = _before(text)
+        case {"messages": [{"content": list(parts)} as first, *rest]}:
+            content = [{"type": "text", "text": _before("")}, *parts]
+        case {"prompt": str(text)}:
+            return {**body, "prompt": _before(text)}
+        case _:
+            raise UsageError(
+                "salt: the prompt, or the first message, has no text, so there is no place for a salt; add text, or "
+                "set `salt: false`, which times the server's prefix cache"
+            )
+    return {**body, "messages": [{**first, "content": content}, *rest]}
 
 
 def _before(text: str) -> str:

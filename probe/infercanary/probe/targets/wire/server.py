@@ -32,7 +32,6 @@ _LEAST_HIDDEN = 6  # hiding a shorter value would also hide common words
 
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
-Seed: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Timeout: TypeAlias = Annotated[float, Meta(ge=0.001, le=86400)]
 
 
@@ -145,11 +144,7 @@ class Server(Connection):
             time.sleep(wait)
 
     def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | bytearray = b"",
-        headers: Mapping[str, str] | None = None,
+        self, method: str, path: str, body: bytes | bytearray = b"", headers: Mapping[str, str] = {}
     ) -> bytes:
         """Return the bytes of a request; the user's headers replace ``headers``."""
         host = self._address.removesuffix(":443" if self._is_tls else ":80")  # proxies expect no default port
@@ -158,7 +153,7 @@ class Server(Connection):
             sent["Connection"] = "close"
         if body or method in ("POST", "PUT", "PATCH"):
             sent["Content-Length"] = str(len(body))
-        sent |= headers or {}
+        sent |= headers
         chosen = {name.lower(): f"{name}: {value}" for name, value in [*sent.items(), *self._sent.items()]}
         lines = [f"{method} {path} HTTP/1.1", *chosen.values(), "", ""]
         return "\r\n".join(lines).encode("latin-1") + body
@@ -189,13 +184,8 @@ class Server(Connection):
         if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):
             reason = "rate_limited"
         text = f"{what}: {answer.status} {answer.phrase}"
-        if 300 <= answer.status < 400:
-            where = answer.headers.get("location", "nowhere").encode()
-            said = (
-                f"redirect to {self.excerpt(where, 200)}, which is not followed: put the final address in url"
-            )
-        else:
-            said = f"(compressed, {answer.encoding})" if answer.encoding else self.excerpt(body, 200)
+        # A redirect is not followed: url needs the final address.
+        said = self.excerpt(answer.headers.get("location", "").encode() or body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require(self, what: str, answer: Response, body: bytes, status: int = 200) -> None:

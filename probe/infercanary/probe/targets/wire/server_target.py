@@ -114,7 +114,6 @@ class ServerTarget(Target):
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
-        self._request = b""
 
     def _require_ready(self) -> None:
         self._server.connect()
