@@ -165,7 +165,8 @@ found.update(pushed=pushed, context=context.value, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
-    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState", "cuDriverGetVersion"}  # these are not called when a control opens
+    # These are not called when a control opens.
+    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState", "cuDriverGetVersion"}
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
 
