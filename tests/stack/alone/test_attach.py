@@ -121,7 +121,7 @@ CMD ["transformers", "serve", "./tiny", "--device=cpu", "--host=127.0.0.1", "--p
 """,
         asks("http://127.0.0.1:8000/v1", "openai", model="./tiny", prompt="a b c", max_tokens=4, salt=False),
         {"tiny.py": TINY_LLAMA},
-        ("transformers[serving]==5.23.0",),
+        ("--constraint", "constraints.txt", "transformers[serving]==5.23.0"),
     ),
 }  # fmt: skip
 
