@@ -36,7 +36,7 @@ OTHER_UNITS = """
 @for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_pages_that_are_generated_are_current(file):
     path, text = file
-    assert path.read_text() == text  # this file is stale: run `make docs`
+    assert path.read_text() == text, "this file is stale: run `make docs`"
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there():
@@ -66,8 +66,9 @@ def test_every_metric_is_found():
     assert of_the_probe == KINDS.keys()
     sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
     declared = [name for source in sources for name in re.findall(r'\bMetric\(\s*"(\w+)"', source)]
-    # a metric is not a global name of its module
-    assert sorted(declared) == [metric.name for metric in METRICS]
+    assert sorted(declared) == [metric.name for metric in METRICS], (
+        "a metric is not a global name of its module"
+    )
 
 
 # Numbers of the policy -------------------------------------------------------------------------------------------
@@ -93,16 +94,17 @@ def test_conventions(metric):
     assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     words = metric.name.removesuffix("_total").split("_")
-    assert not set(words) & set(OTHER_UNITS.split())  # the name needs a base unit
+    assert not set(words) & set(OTHER_UNITS.split()), "the name needs a base unit"
     unit = BASE_UNITS & set(words)
-    # the unit must be the end of the name, before _total
-    assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"]
-    assert metric.kind != "histogram" or words[-1] == "seconds"  # buckets are in seconds
+    assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"], (
+        "the unit must be the end of the name, before _total"
+    )
+    assert metric.kind != "histogram" or words[-1] == "seconds", "buckets are in seconds"
     assert metric.kind == "gauge" or not metric.name.endswith("_info")
     assert len(set(metric.labels)) == len(metric.labels)
     for text in (metric.help, metric.reading):
         assert text == " ".join(text.split())
-        assert text.endswith(".")  # a help text consists of sentences
+        assert text.endswith("."), "a help text consists of sentences"
         assert text.count("`") % 2 == 0
     assert metric.reading != metric.help
 
@@ -170,9 +172,8 @@ def test_each_keyword_of_a_probe_is_on_its_page():
 
 def test_each_target_sampler_and_discovery_has_its_line():
     page = (ROOT / "docs/probe.md").read_text()
-    assert _rows(page, "`target:`") == set(targets.names())  # docs/probe.md needs a row for each target
-    # docs/probe.md needs a row for each sampler
-    assert _rows(page, "sampler") == set(samplers.registered())
+    assert _rows(page, "`target:`") == set(targets.names()), "docs/probe.md needs a row for each target"
+    assert _rows(page, "sampler") == set(samplers.registered()), "docs/probe.md needs a row for each sampler"
     settings = (ROOT / "docs/exporter.md").read_text()
     for key in ("discovery", "probes"):
         assert re.search(rf"^{key}:", settings, re.MULTILINE), f"`{key}:` is not in docs/exporter.md"
@@ -187,4 +188,4 @@ def test_the_index_has_every_page():
     index = ROOT / "docs/README.md"
     listed = {(index.parent / link).resolve() for link in _links(index)}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
-    assert pages <= listed  # docs/README.md needs a line for each page
+    assert pages <= listed, "docs/README.md needs a line for each page"

@@ -9,7 +9,7 @@ def test_a_failure_names_every_place_that_breaks_the_rule():
     @for_each([1, 2, 3, 4], lambda number: f"number {number}")
     def odd(number):
         """It is odd."""
-        assert number % 2 == 1  # it is even
+        assert number % 2 == 1, "it is even"
 
     with pytest.raises(
         AssertionError, match=r"(?s)^2 of 4:\nnumber 2: .*it is even.*\nnumber 4: "

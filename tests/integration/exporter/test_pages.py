@@ -29,7 +29,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
         assert await run.labels("infercanary_links_info") == [links]
         page = await run.page()
         assert '<a href="runbooks">' in page
-        assert "infercanary.enable" in page  # an empty page shows how to add a container
+        assert "infercanary.enable" in page, "an empty page shows how to add a container"
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())
     for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
         assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text

@@ -33,8 +33,9 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     for config in (CONFIG, made):
         tool("amtool", "check-config", str(config))
     empty = [{"name": receiver["name"]} for receiver in SHIPPED["receivers"]]
-    # only the webhooks are left out
-    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}
+    assert yaml.safe_load(made.read_text()) == {**SHIPPED, "receivers": empty}, (
+        "only the webhooks are left out"
+    )
 
 
 @cases(
@@ -64,7 +65,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_use
     assert ("started" in done.stdout) is not is_refused
     assert ("must hold one line" in done.stderr) is is_refused
     assert "http://a" not in done.stderr
-    assert made.exists() == (not is_used and not is_refused)  # without a URL the receivers must be empty
+    assert made.exists() == (not is_used and not is_refused), "without a URL the receivers must be empty"
 
 
 def test_names_in_inhibition_rules_exist():

@@ -256,8 +256,8 @@ def test_an_alert_says_what_a_person_needs(alert):
     assert alert["labels"]["severity"] in SEVERITIES
     assert alert["labels"]["layer"] in LAYERS
     assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert "query" not in annotations["summary"]  # a summary uses the alert's own value
-    assert re.search(r"\bFirst\b", annotations["description"])  # the description must say what to do first
+    assert "query" not in annotations["summary"], "a summary uses the alert's own value"
+    assert re.search(r"\bFirst\b", annotations["description"]), "the description must say what to do first"
     link = _LINK % ("runbooks", "runbooks")
     assert annotations["runbook_url"] == f"{link}#{name.lower()}{{{{ end }}}}"
     assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"

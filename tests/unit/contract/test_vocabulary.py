@@ -73,8 +73,9 @@ def test_every_control_has_its_classification_whatever_it_is_made_of():
 
 def test_components_are_those_of_the_targets():
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
-    # components of canaries, of the exporter, and of the probe itself
-    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}
+    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH, CONTROLS_MADE_OF}, (
+        "components of canaries, of the exporter, and of the probe itself"
+    )
     engine = environment(torch, torch.device("cpu"), "compile", "default", "bfloat16").keys()
     assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
 

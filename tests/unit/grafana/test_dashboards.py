@@ -44,7 +44,7 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 @for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
 def test_generated_files_are_current(file):
     path, text = file
-    assert path.read_text() == text  # this file is stale: run `make dashboards`
+    assert path.read_text() == text, "this file is stale: run `make dashboards`"
 
 
 def test_nothing_else_is_there():
@@ -149,7 +149,7 @@ def test_variables(board):
         assert re.search(rf"\$(\{{{name}\}}|{name}\b)", text), f"{name} is not used"
         if variable["type"] == "query":
             assert re.fullmatch(r"label_values\(.*, \w+\)", variable["query"])
-            assert variable["refresh"] == 2  # the variable refreshes when the time range changes
+            assert variable["refresh"] == 2, "the variable refreshes when the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
             assert used <= set(known[:place]), f"{name} uses a later variable"
             every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker have neither label
@@ -157,7 +157,7 @@ def test_variables(board):
     if {"service", "container", "canary"} <= variables.keys():
         assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
     names = set(re.findall(r"\$\{?([a-z]\w*)", text)) - {"datasource"}
-    assert names <= variables.keys()  # a variable does not exist
+    assert names <= variables.keys(), "a variable does not exist"
 
 
 @every_panel
@@ -166,7 +166,7 @@ def test_a_panel_says_what_it_is(at):
     _, panel = at
     assert panel["title"]
     reading, _, act = panel["description"].partition("\n\n**What to do:** ")
-    assert reading.endswith(".") and act.endswith(".")  # a description consists of sentences
+    assert reading.endswith(".") and act.endswith("."), "a description consists of sentences"
     defaults = panel["fieldConfig"]["defaults"]
     if panel["type"] not in OF_TEXT:
         assert defaults["unit"] in UNITS
@@ -206,7 +206,7 @@ def test_the_dashboard_itself(board):
     assert board["time"]["to"] == "now"
     assert board["description"].endswith(".")
     assert board["schemaVersion"] >= 40
-    assert not board.get("id")  # an id belongs to one Grafana only
+    assert not board.get("id"), "an id belongs to one Grafana only"
     [link] = board["links"]
     assert link["includeVars"]
     assert link["keepTime"]
@@ -251,7 +251,7 @@ def test_places(board):
         assert x + w <= 24
         assert heights.setdefault(y, h) == h
         cells.update(product(range(x, x + w), range(y, y + h)))
-    assert {*cells.values()} == {1}  # panels overlap
+    assert {*cells.values()} == {1}, "panels overlap"
 
 
 @every_board
@@ -272,8 +272,9 @@ def test_everybody_can_distinguish_the_colours(board):
         for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY", "OLIVE"]
     }
     assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette | {*colours.CELLS.values()}
-    # a colour outside of the palette
-    assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text)
+    assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), (
+        "a colour outside of the palette"
+    )
 
 
 # Faults found in a real Grafana -----------------------------------------------------------------------------------

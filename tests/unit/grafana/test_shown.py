@@ -29,7 +29,7 @@ def recorded_buckets(query):
 
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
 def test_no_query_reads_raw_buckets_that_are_recorded(query):
-    assert recorded_buckets(query.raw) == []  # take the recording rule's series
+    assert recorded_buckets(query.raw) == [], "take the recording rule's series"
 
 
 def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names():

@@ -216,7 +216,7 @@ def test_the_size_of_a_change_and_what_came_with_it():
     assert found.causes.tags == {"gpu_clock_limited (hw_thermal)": (0.0, 1.0)}
     assert found.origins == (Origin("old"), Origin("new"))
     plain = judge([s.reporting(origin=Origin()) for s in starts])
-    assert replace(found, origins=plain.origins) == plain  # labels must not affect the verdict
+    assert replace(found, origins=plain.origins) == plain, "labels must not affect the verdict"
     other = judge([*starts[:-1], starts[-1].reporting(outputs={"c": (2.0, 1.0)})])
     assert other.causes.output_changed
 
@@ -229,8 +229,9 @@ def test_the_parts_of_a_shift_have_their_sizes():
     loop = judged("waited=0", "crowded=.02 inside=.5 tags=cpu_wait_inside").causes
     assert loop.inside == (0.0, 0.5)
     flipped = judged("", "seconds=.0225 control=.00048 python=3.12")
-    # the new controls have no comparable baseline
-    assert not flipped.causes.has_controls and not flipped.controls
+    assert not flipped.causes.has_controls and not flipped.controls, (
+        "the new controls have no comparable baseline"
+    )
 
 
 @given(
@@ -441,7 +442,7 @@ def test_a_wild_restart_does_not_excuse_itself():
     calm = [start(at=HOUR * i) for i in range(5)]
     wild = start(at=5 * HOUR, seconds=0.024)
     assert judge([*calm, wild.reporting(image_id="new")]).state == "regressed"
-    assert called([*calm, wild]) == (5, 1)  # the trial uses only what was known at the time
+    assert called([*calm, wild]) == (5, 1), "the trial uses only what was known at the time"
     # The next restart is judged with the variance that this one has shown.
     assert called([*calm, wild, start(at=6 * HOUR)]) == (6, 1)
     always = [start(at=HOUR * i, seconds=0.021 if i % 2 else 0.019) for i in range(8)]
@@ -455,12 +456,11 @@ def test_a_trial_is_made_once_for_each_look():
     assert [trial.looks for trial in first.values()] == [9, 9, 9, 5]
     assert [*first][-1] == newest
     known = {key: trial._replace(called=True) for key, trial in first.items()}
-    assert trials(starts, known) == known  # a trial must not be repeated
+    assert trials(starts, known) == known, "a trial must not be repeated"
     grown = [*starts[:4], start(at=HOUR * 4, runs=50)]
     assert trials(grown, known) == known | {newest: (7, False)}
-    # a start that the store dropped has no trial
-    assert ("a", f"a-{HOUR}") not in trials(starts[2:], known)
-    assert trials(grown, known, 0) == known  # a postponed trial is not forgotten
+    assert ("a", f"a-{HOUR}") not in trials(starts[2:], known), "a start that the store dropped has no trial"
+    assert trials(grown, known, 0) == known, "a postponed trial is not forgotten"
     by_twos = trials(starts, {}, 2)
     assert len(by_twos) == 2
     assert trials(starts, by_twos, 2) == first
