@@ -10,7 +10,7 @@ import pytest
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
-from infercanary.probe.targets.engines import torch_profile
+from infercanary.probe.targets.engines import torch_model, torch_profile
 from infercanary.probe.targets.matmul import (
     FLOPS,
     UNUSED,
@@ -183,12 +183,6 @@ class FakeGpu:
     def device(self, _):
         return FakeDevice("cpu")
 
-    def get_float32_matmul_precision(self):
-        return "high" if self.switch.fp32_precision == "tf32" else "highest"
-
-    def set_float32_matmul_precision(self, precision):
-        self.switch.fp32_precision = "tf32" if precision == "high" else "ieee"
-
     def mm(self, a, b, out):
         precision = str(a.dtype).removeprefix("torch.")
         if precision == "float32" and self.switch.fp32_precision == "tf32":
@@ -248,7 +242,7 @@ def test_the_precisions_of_a_gpu(
     assert readings(target) == pytest.approx(
         expected | ({} if unused is None else {(UNUSED.name,): unused}), rel=1e-3
     )
-    assert gpu.switch.fp32_precision == ("ieee" if "tf32" in seconds and not is_guest else switch)
+    assert gpu.switch.fp32_precision == switch
     assert {*gpu.products} == {*seconds}
     timing, _ = target.clock.measure(target.run)
     assert timing.phases.keys() == {"compute", "launch", "queue"}
@@ -270,13 +264,25 @@ def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(o
     assert found == [1, 1, 1, 0, 0, 0, 1], "one slow product changes nothing"
 
 
-def test_torchs_own_switch_is_as_before():
-    """torch has two interfaces for this switch, and the older one must still work."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
-    with module._tf32(torch, True):
-        assert module._uses_tf32(torch)
-    assert not module._uses_tf32(torch)
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()) == before
+@pytest.fixture
+def switch():
+    """torch's TF32 switch, set back afterwards."""
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    yield switch
+    switch.fp32_precision = before
+
+
+@pytest.mark.parametrize("precision", ["none", "tf32", "ieee"])
+def test_torchs_own_switch_is_as_before(switch, precision):
+    """torch has two interfaces for this switch. The older one raises if code has set the newer one to tf32."""
+    switch.fp32_precision = precision
+    for is_on in (True, False):
+        with module._tf32(torch, is_on):
+            assert module._uses_tf32(torch) is is_on
+        assert switch.fp32_precision == precision
+    named = torch_model.environment(torch, torch.device("cpu"), "eager")
+    assert named["torch_float32_matmul_precision"] == ("tf32" if precision == "tf32" else "highest")
 
 
 def test_amds_gpus_have_no_tensor_cores():

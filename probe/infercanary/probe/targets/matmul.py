@@ -291,10 +291,17 @@ def _uses_tf32(torch: Any) -> bool:
 
 @contextmanager
 def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """Change torch's TF32 setting within ``with``."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if on else "highest")
+    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: use only the newer, if present.
+
+    The older interface raises an error if the server's code has used the newer one.
+    """
+    switch = torch.backends.cuda.matmul
+    is_newer = hasattr(switch, "fp32_precision")
+    name = "fp32_precision" if is_newer else "allow_tf32"
+    wanted = ("tf32" if on else "ieee") if is_newer else on
+    before = getattr(switch, name)
+    setattr(switch, name, wanted)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setattr(switch, name, before)

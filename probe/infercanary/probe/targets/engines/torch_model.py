@@ -178,7 +178,7 @@ def environment(
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
         "torch_intra_op_threads": torch.get_num_threads,
         "torch_inter_op_threads": torch.get_num_interop_threads,
-        "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
+        "torch_float32_matmul_precision": partial(_matmul_precision, torch),
         "torch_deterministic": torch.are_deterministic_algorithms_enabled,
         "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
         "torch_device": str(device),
@@ -198,6 +198,14 @@ def environment(
             "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
         }
     return reported(components)
+
+
+def _matmul_precision(torch: Any) -> str:
+    try:
+        precision: str = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through the newer interface of torch 2.9
+        precision = torch.backends.cuda.matmul.fp32_precision
+    return precision
 
 
 def require_cuda(torch: Any, device: Any) -> None:
