@@ -1,4 +1,4 @@
-"""Judge: tells whether latency changed, by how much, and why. Pure functions, without I/O and without a clock.
+"""Judge: decides whether latency changed, by how much, and why. Pure functions without I/O or clock.
 
 To compare two samples of latencies, or to find where one series changed its level::
 
@@ -28,7 +28,7 @@ __all__ = ["ChangePoint", "Comparison", "Judge", "Result", "compare", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Judge`` and ``Result`` at first use, because comparing two samples does not need them."""
+    """Import ``Judge`` and ``Result`` at first use, because a comparison of two samples needs neither."""
     if name not in ("Judge", "Result"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from infercanary.judge.result import Result

@@ -30,7 +30,7 @@ class Alignment:
         self._looks = looks
 
     def looks(self, upgrade: Upgrade) -> Iterator[tuple[int, list[Pair]]]:
-        """Yield the run count and the pairs of each look that a new start has reached, the latest look first.
+        """Yield run count and pairs of each look that a new start has reached. The latest look comes first.
 
         A look uses only the first runs of each new start, up to the look's run count.
         """
@@ -40,7 +40,7 @@ class Alignment:
                 yield runs, self.pairs(upgrade.before, [start.first(runs) for start in upgrade.after])
 
     def pairs(self, before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-        """Pair the starts on the same hardware.
+        """Pair old and new starts on the same hardware.
 
         Args:
             before: Starts of the old image, in order of time.
@@ -88,13 +88,13 @@ class Alignment:
             None while starts of the old image still run, but have too few runs during the new starts.
         """
         ran_on = [ran for start in before if (ran := self._concurrent(start, after)) is not None]
-        # Take the starts with the most runs during the new starts. Later runs do not count, so the result of a look
-        # does not change later.
+        # Select the old starts with the most runs during the new starts. Later runs do not count: they would change the
+        # result of an earlier look.
         ran_on.sort(key=lambda ran: len(ran.during.samples), reverse=True)
         near = ran_on[: self._pool.concurrent_starts]
         stays = [ran for ran in near if len(ran.during.samples) >= self._pool.concurrent_runs]
         until = max(start.times[-1] for start in after)
-        # Do not wait for starts with a run interval above 30 s.
+        # Waiting for a start with a run interval above 30 s would take too long.
         if not stays and any(ran.ends >= until and ran.before.pace <= 30 for ran in near):
             return None
         own = {start.boot for start in baseline}
@@ -199,7 +199,7 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
 
 
 def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
-    """Return the start with only the runs that began while at least one new start was running."""
+    """Return the start with only its runs that began while a new start was running."""
     firsts, lasts = np.array([(s.times[0], s.times[-1]) for s in after]).T
     times = start.times[:, None]
     ran = ((firsts <= times) & (times <= lasts)).any(axis=1)
@@ -207,7 +207,7 @@ def _meanwhile(start: Start, after: Sequence[Start]) -> Start:
 
 
 def grouped(starts: Iterable[Start], key: Callable[[Start], Any]) -> dict[Any, list[Start]]:
-    """Group starts by a key. The order within a group is kept."""
+    """Group starts by a key. Each group keeps the order of ``starts``."""
     groups: dict[Any, list[Start]] = defaultdict(list)
     for start in starts:
         groups[key(start)].append(start)

@@ -1,8 +1,8 @@
 """Bottleneck: attributes a change to resources (memory, compute, I/O or scheduling).
 
-The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). The growth of a part, relative
-to the growth of the latency, is this part's share of the change. Growth of processor time is due to memory or compute.
-The controls of the same runs show which of the two, because a control depends on one resource.
+The latency of each run is divided into parts (:mod:`infercanary.contract.bottleneck`). A part's share of the change is
+the part's growth divided by the latency's growth. Processor time grows because of memory or compute. Controls in the
+same runs tell which of the two, because each control depends on one resource.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bottlenecks(
         split = _split(math.log(new.processor / old.processor), of_device, clock, moved)
     whole = (level(after, LATENCY) - level(before, LATENCY)) or math.inf
     shares = {
-        # The parts of a run include processor time, but not its split into compute and memory.
+        # A run reports processor time as one part. Split this part into compute and memory.
         limit: (getattr(grown, limit, 0.0) + split.get(limit, 0.0) * grown.processor) / whole
         for limit in LIMITS
     }

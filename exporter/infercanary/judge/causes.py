@@ -40,7 +40,7 @@ from infercanary.judge.shift import Shift
 
 
 class Attribution:
-    """Attributes shifts to causes by the thresholds of a policy."""
+    """Attributes shifts to causes, with the thresholds of a policy."""
 
     def __init__(self, policy: Policy = LIVE) -> None:
         self._policy = policy
@@ -136,24 +136,22 @@ class Attribution:
                 host = outside
                 # The error of the wait includes restart variance, but not the scatter caused by the wait.
                 error = se = seen.waiting.se
-                # After a wait, cold caches slow the canary down as well. This slowdown belongs to the host's part, too.
+                # The host's part includes the slowdown by cold caches after a wait.
                 slack = min((rules.waiting_factor - 1) * outside, 1 - felt)
         if host is None:
             return {}
         host = min(host, 1 - load)
         image = 1 - host - load
-        # If the CPU use of other processes in the container is known for too few runs, requests may be the cause. A
-        # canary may also wait for a lock that requests hold, such as the GIL, but at most as long as the requests used
-        # a CPU.
+        # Requests may be the cause if too few runs report the CPU use of other processes in the container. A canary may
+        # also wait for a lock that requests hold, such as the GIL, but at most as long as the requests used a CPU.
         more = (1.0 if crowd.load is None else crowd.load) * (crowd.cores[1] - crowd.cores[0])
         is_unseen = seen.crowding is None and CPU_WAIT_INSIDE in seen.risen
         may_be_load = is_unseen or (
             more * shift.log > 0 and rules.waiting_factor * math.log1p(abs(more)) > few * size
         )
         low, high = Shift(image, error / size, shift.df).interval(rules.cause_confidence)
-        # With restart variance, the runs cannot show that the image's part of a small shift is near zero. So the host
-        # is also the cause if the image's possible part is at most half of the shift and at most six times the
-        # smallest effect.
+        # Restart variance hides whether the image's part of a small shift is zero. So the host also counts as the cause
+        # if the image's possible part is at most half of the shift and at most six times the smallest effect.
         is_small = high <= max(few, min(0.5, 6 * self._policy.decide.log_effect / size))
         cause: Cause = "unknown"
         if load >= rules.whole_share and is_small:
@@ -186,12 +184,12 @@ class Attribution:
         told = [s for name, s in seen.controls.items() if CONTROLS[name].in_step and seen.tells(s)]
         is_crowded = CPU_WAIT_INSIDE in seen.risen
         if is_crowded:
-            # Controls shared the container's CPU with other processes, as the canary did. So their shift is not caused
-            # by the host.
+            # Other processes in the container slowed the controls as well as the canary. So the controls' shift is not
+            # due to the host.
             told = [s._replace(log=0.0) for s in told]
         if THROTTLED in seen.risen and "cpu_quota" not in changed and any(map(seen.moved, told)):
-            # The container reaches its unchanged CPU quota more often. Then controls wait for the next period as the
-            # canary does, so controls do not show who used the quota.
+            # The container reaches its unchanged CPU quota more often. Then controls and canary both wait for the next
+            # period, and controls do not tell who used the quota.
             told = []
         if seen.siblings is not None and seen.tells(seen.siblings):
             told.append(seen.siblings)
@@ -203,7 +201,7 @@ class Attribution:
         is_queued = (
             not (seen.is_single or is_crowded) and CPU_WAIT_OUTSIDE in seen.risen and seen.shift.log > 0
         )
-        # A single sibling is no evidence about the host, because this sibling may have changed for its own reason.
+        # A single sibling may have changed for its own reason, so it is no evidence about the host.
         is_known = len(seen.felt) > 1 or moved != [seen.siblings]
         return 1.0 if is_queued else seen.share(most), most.se, is_known
 

@@ -25,10 +25,10 @@ from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Points, Series, autocorrelation, between
 
 FEWEST = 24
-"""Smallest number of points of a series in which changes are sought."""
+"""Minimum length of a series, in points. A shorter series is not searched for changes."""
 
 STRENGTH = 5.6
-"""Smallest strength of a reported change."""
+"""Minimum strength of a reported change."""
 
 PRICES = (128, 64, 32, 16, 8, 4, 2)
 """Prices of a change, in units of ln(number of points).
@@ -41,7 +41,7 @@ SIDE = 15  # largest number of points for the median on either side of a change
 NEAR = 5  # smallest number of points for a median's error, and smallest distance between two changes
 
 
-@dataclass(frozen=True)  # not a tuple: tuples have a method named index
+@dataclass(frozen=True)  # a tuple already has a method ``index``
 class ChangePoint:
     """A change point: index of the first point at the new level, and the shift with its interval as ratios."""
 
@@ -102,7 +102,7 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
     @cache
     def sharpened(cut: int) -> int:
-        """Move a cut to the nearby place where the points fit the medians on either side best."""
+        """Move a cut to the nearby point where both sides fit their medians best."""
         (before, _), (after, _) = side(max(0, cut - 12), cut), side(cut, cut + 12)
         first = max(0, cut - NEAR)
         return first + split(logs[first : cut + NEAR], before, after)
@@ -122,7 +122,7 @@ def strengths(logs: Floats) -> list[tuple[int, float]]:
 
 
 def split(logs: Floats, before: float, after: float) -> int:
-    """Split a series into two parts whose points are closest to two given levels. Return the first part's length.
+    """Split a series at the point where both parts fit two given levels best. Return the first part's length.
 
     Args:
         logs: The series, as logarithms.
@@ -134,14 +134,14 @@ def split(logs: Floats, before: float, after: float) -> int:
 
 
 def noise(logs: Floats) -> float:
-    """Estimate the SD of a point. The estimate is larger if the noise is autocorrelated.
+    """Estimate the SD of a point. Autocorrelated noise gives a larger estimate.
 
     Neighbouring stretches of 8 points mostly have the same level. So changes of the level and outliers hardly affect
     the median difference between medians of stretches (Wu and Zhao, "Inference of Trends in Time Series", JRSS B 69,
     2007). With a coarse clock all these medians may be equal. So stretches of two points are used as well, because
     their means show the clock's ticks.
     """
-    largest = 1e-4  # a smaller SD is rounding error
+    largest = 1e-4  # a smaller SD is only rounding error
     for count in (2, min(8, logs.size // 10 * 2)):
         ordered = np.sort(sliding_window_view(logs, count), axis=1)
         level = ordered[:, count // 2 - 1 : count // 2 + 1].mean(axis=1)

@@ -9,8 +9,8 @@ the logarithm of a latency is the sum of three terms:
 - log((own + inside) / own): the slowdown by ``inside``, the wait caused in the container;
 - log(latency / (own + inside)): the slowdown by other processes on the host.
 
-Only *additional* CPU time in the container counts. Otherwise a server that is always busy would be blamed if a new
-neighbour on the host causes the wait.
+Only *additional* CPU time in the container counts. Otherwise a busy server would be blamed for the wait caused by a new
+neighbour on the host.
 """
 
 from __future__ import annotations

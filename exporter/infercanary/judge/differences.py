@@ -31,8 +31,8 @@ def differences(
 
     Outputs and devices are compared for each container, because a single replica may have lost its GPU. The newest
     live start of a container is compared with the container's last start on the old image. For a container with a new
-    name, the last start of any container on the old image is taken. A memory kill that is recorded with two starts of
-    a container counts once.
+    name, the last start of any container on the old image is taken. A memory kill recorded with two starts of a
+    container counts once.
 
     Args:
         before: Starts of the old image, in order of time.
@@ -101,7 +101,7 @@ def _slower_starts(
     """
     after = [s for s in after if any(s.is_comparable(earlier.hardware) for earlier in before)]
     earlier, later = ([s.generation.cold_start.get(canary, {}) for s in side] for side in (before, after))
-    # The share of CPU wait during a cold start is estimated from the first runs.
+    # Assume that the cold start had the same share of CPU wait as the first runs.
     waited = max(
         (
             level(s.samples[:5], lambda run: run.waited and run.waited / (run.median or math.inf))

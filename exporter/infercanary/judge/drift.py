@@ -1,4 +1,4 @@
-"""Drift without an upgrade: detects whether, and since when, a container has left the level of its image's first day.
+"""Drift without an upgrade: detects that latency left the level of the image's first day, and when.
 
 Medians of blocks are compared, so a disturbance of one minute has no effect. The baseline is frozen, because a rolling
 baseline would absorb a slow drift. The starts of one image are one series. Since a restart alone can change the level,
@@ -30,7 +30,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """Drift of a container's canary from its frozen baseline."""
 
     shift: float | None = None
-    """Ratio: 0.05 is 5 % slower. 0 without a drift, None with too few runs."""
+    """Shift as a ratio: 0.05 is 5 % slower. 0 without a drift, None with too few runs."""
     onset: float | None = None
     """Unix time at which the drift began; None without a drift."""
     host: Part | None = None
@@ -79,7 +79,7 @@ def detect(
         The drift. Its shift is None with too few blocks, and 0 if the level has not changed.
     """
     rules = policy.drift
-    # Count the possible blocks first, because merging takes long.
+    # Merging is slow, so first check that there are enough runs for the blocks.
     if (
         sum(len(s.samples) // rules.block_runs + sum(r.runs > 1 for r in s.samples) for s in starts)
         < 2 * rules.blocks
@@ -90,15 +90,14 @@ def detect(
         return Drift()
     whole = Start(starts[0].generation, merged)
     # The baseline is the first day, but never includes the latest blocks. If the first day has too few blocks (rare
-    # runs, a paused container), the baseline is longer. A clock that was set back adds no time.
+    # runs, a paused container), the baseline is longer. Setting a clock back adds no time.
     ages = np.diff(whole.times, prepend=whole.times[0]).clip(0).cumsum()
     day = max(rules.blocks, (ages < rules.first_seconds).sum())
     before = whole.first(min(day, len(merged) - rules.blocks))
     now = Start(starts[-1].generation, merged[-rules.blocks :])
     sides = [before.series], [now.series]
     shift = shift_of_starts(*sides, pool=policy.pool)
-    # A restart is one event. So the test with restart variance needs no higher confidence, although the test is
-    # repeated.
+    # Repeated tests share the same restarts. So the test with restart variance needs no higher confidence.
     with_restarts = shift_of_starts(*sides, restarts, policy.pool)
     looks = (shift, rules.drift_confidence), (with_restarts, 0.99)
     if any(assess(each, level, policy.decide).verdict not in CHANGED for each, level in looks):

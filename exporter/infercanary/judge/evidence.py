@@ -129,7 +129,7 @@ class Evidence:
         rest = self.shift_of(self.compared, computing)
         # Both shifts use the same runs and weights. Runs with unknown wait are left out of both.
         whole = self.shift_of(self.compared, lambda s: s.median if computing(s) else None)
-        # The error excludes the scatter caused by the wait, but includes restart variance.
+        # The error includes restart variance, but not the scatter that the wait caused.
         rest = rest.widened(max(0.0, self.shift.se**2 - whole.se**2), self.shift.df)
         part = rest._replace(log=whole.log - rest.log)
         return part if self.is_single and self.moved(part) and self.share(part) > 0 else None

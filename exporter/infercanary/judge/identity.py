@@ -67,7 +67,7 @@ def redrawn(starts: Sequence[Start]) -> int:
     Returns:
         0 if two starts have the same weights, or if there are too few starts.
     """
-    fewest = 4  # with fewer starts, each may be a real upgrade with new weights
+    fewest = 4  # fewer starts with different weights may be real upgrades
     models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
     return len(models) if len({*models}) == len(models) >= fewest else 0
 
@@ -119,9 +119,7 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     bfloat16. With different weights the relative error is about 1. Outputs of whole numbers, such as classes, token
     counts and zeros, prove nothing, because other weights may give the same numbers.
     """
-    most = (
-        16  # a service runs on fewer kinds of CPU; the limit saves time if each start has new random weights
-    )
+    most = 16  # limits CPU time if each start has new random weights; services use fewer kinds of CPU
     found: list[Start] = []
     drawings: dict[tuple[str, str], list[Start]] = defaultdict(
         list

@@ -126,7 +126,7 @@ class Measures:
             old, new = (self._derived(measure, side, (before, after)) for side in (before, after))
             seen, shift, _ = compare_starts([s.series for s in old], [s.series for s in new], policy=rules)
             state: State = seen.verdict
-            if state in CHANGED:  # several measures are tested, so a change needs the smaller error
+            if state in CHANGED:  # a change needs the smaller error, because several measures are tested
                 state = assess(shift, 1 - rules.decide.false_calls, rules.decide).verdict
             found[measure.name] = self._verdict(measure, state, seen, shift, [Pair(old, new)], [])
         return found

@@ -58,8 +58,8 @@ ENVIRONMENT: Final = "environment"
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One start of one container. Times are Unix seconds of the probe's clock.
 
-    ``outputs`` has the first steady output by canary. ``cold_start`` has the seconds of each step (load, first_run,
-    time_to_steady) by canary.
+    ``outputs`` maps a canary to its first steady output. ``cold_start`` maps a canary to the seconds of each step
+    (load, first_run, time_to_steady).
     """
 
     service: str
@@ -80,9 +80,9 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     profiles: Packed = {}
     """First and last profiles by canary, packed by :func:`~infercanary.judge.profiles.pack`."""
     memory_kills: tuple[Moment, ...] = ()
-    """Times at which the kernel killed the container's server for lack of memory, as far as the exporter knows."""
+    """Known times at which the kernel killed the container's server for lack of memory."""
     ended_at: Moment = 0.0
-    """Time from which Docker or Kubernetes no longer listed the container; 0 if the container may still run."""
+    """Time at which the container disappeared from Docker or Kubernetes; 0 if the container may still run."""
     host: str = ""
     """Host of the container; empty if the store is for one host only."""
 
@@ -177,7 +177,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
 
     If some samples count for verdicts, only these are merged, so that the result counts, too. The result has each tag
     that at least half of these samples have. Its output error is the largest, because such errors are rare and a median
-    would hide them. ``runs`` is the sum. Other fields without a median are those of the last sample.
+    would hide them. ``runs`` is the sum. Other fields without a median come from the last sample.
 
     Args:
         samples: At least one sample, in order of time.
@@ -311,15 +311,13 @@ class Start:
         return (last[-1].started_at - last[0].started_at) / (len(last) - 1) if len(last) > 1 else 0.0
 
     def reporting(self, **facts: Any) -> Start:
-        """Return a copy of the start with changed fields of its generation."""
+        """Return a copy of the start whose generation has changed fields."""
         return replace(self, generation=msgspec.structs.replace(self.generation, **facts))
 
     def latest(self, runs: int) -> Start:
-        """Return the start with its last ``runs`` runs."""
         return self.part(len(self.samples) - runs, len(self.samples))
 
     def first(self, runs: int) -> Start:
-        """Return the start with its first ``runs`` runs."""
         return self.part(0, runs)
 
     def until(self, at: float) -> Start:

@@ -107,7 +107,7 @@ def compare_operators(
 
 
 def _nearest(profiles: Sequence[Profile], timed: float) -> Profile | None:
-    """Return the profile whose repeats were closest to the timed runs: its profiler slowed the model least."""
+    """Return the profile whose repeats were closest to the timed runs, because its profiler slowed the model least."""
     known = [profile for profile in profiles if profile.repeats >= 3]
     return min(known, key=lambda profile: abs(median(profile.wall) - timed), default=None)
 

@@ -20,7 +20,7 @@ _REVISION, _SOURCE, _VERSION = (
 )
 _MOST, _MOST_URL = 64, 200
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_SHORT = 12  # shown digits of a commit's hash
+_SHORT = 12  # displayed digits of a commit's hash
 _COMPARES: Mapping[str, str] = {
     "github": "{repository}/compare/{old}...{new}",
     "gitlab": "{repository}/-/compare/{old}...{new}",
@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Origin:
-        """Read the origin from an image's labels. Long values are cut; a source that is no web address is left out."""
+        """Read the origin from an image's labels. Long values are cut. A source must be a web address."""
         revision, version = (
             printable(labels.get(label, "").strip(), _MOST) for label in (_REVISION, _VERSION)
         )
@@ -75,7 +75,7 @@ def link(before: Origin, after: Origin) -> str:
     """Return the URL of a page with the commits between two images.
 
     Returns:
-        The new image's source if there is no such page; empty if the source is unknown, too.
+        The new image's source if there is no such page; empty if the source is also unknown.
     """
     commits = [_COMMIT.fullmatch(origin.revision.lower()) for origin in (before, after)]
     if (

@@ -25,8 +25,8 @@ class Decide:
     """
 
     clear_zone: float = 0.01
-    """Ratio. Dead band: a shift is a change only if its confidence interval lies outside this band. A tiny shift
-    matters to nobody, even if it is certain.
+    """Ratio. Dead band: a shift is a change only if its confidence interval lies outside this band. A tiny shift does
+    not matter, even if the shift is certain.
     """
 
     confidence: float = 0.95
@@ -77,14 +77,14 @@ class Pool:
     """
 
     full_baseline_runs: int = 24
-    """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline is compared,
-    too, but its noise is a guess. With 12 baseline runs, a slow image was not yet called slower after 11 minutes; with
-    24 runs, it was called after 5 minutes (``benchmarks/results/2026-11-22-stack.md``).
+    """Number of runs after which the status page and the demo call a baseline complete. A shorter baseline also counts,
+    but its noise is a guess. A slow image was called slower after 5 minutes with 24 baseline runs, and not yet after 11
+    minutes with 12 (``benchmarks/results/2026-11-22-stack.md``).
     """
 
     concurrent_runs: int = 4
     """A replica on the old image is a concurrent baseline if it has at least this number of runs during the new
-    image's runs. Fewer runs show no scatter. The judge waits until one such replica has enough runs.
+    image's runs. Fewer runs are too few to estimate scatter. The judge waits until one such replica has enough runs.
     """
 
     concurrent_starts: int = 16
@@ -142,8 +142,8 @@ class Pool:
     """Seconds without a run after which a container is no longer live, if ``gone_runs`` is exceeded as well."""
 
     gone_runs: float = 3.0
-    """Number of run intervals without a run after which a container is no longer live, if ``gone_seconds`` is exceeded,
-    too.
+    """Number of run intervals without a run after which a container is no longer live, if ``gone_seconds`` is exceeded
+    as well.
     """
 
 

@@ -138,7 +138,7 @@ class Pooling:
             square: Restart variance.
         """
         old, new, beside, is_same = replica
-        # Within a few minutes a wandering level looks constant. So the autocorrelation is estimated from earlier runs.
+        # A wandering level looks constant for a few minutes. So the autocorrelation is estimated from earlier runs.
         lasting = [before for before, _ in beside] if is_same else old
         old_levels = [self._level(s, [s], lasting) if is_same else s.known for s in old]
         new_levels = [self._level(s, old, lasting) for s in new]
@@ -149,13 +149,13 @@ class Pooling:
         starting = square / len(old) + max(square, apart - after.variance * len(new)) / len(new)
         shared, bound, moved = 0.0, math.inf, math.nan
         if not is_same and not beside and sum(map(len, old)) >= 200:
-            # With fewer runs, perhaps no baseline run deviates as much as a new start.
+            # A shorter baseline may have no run that deviates as much as a new start does.
             bound = math.hypot(max(s.reach for s in old), 3 * math.sqrt(before.variance))
         runs = between(before, after)
         log, df = runs.log, runs.df
         if beside:
-            # A replica on the old image may have changed for its own reason. So the median shift is taken, which gives
-            # no larger weight to replicas with little noise. The median's error grows if the replicas disagree.
+            # A replica on the old image may have changed for its own reason. So the median shift is used: all replicas
+            # have equal weight, and disagreement increases the median's error.
             shifts = [between(a.known, self._level(b, [a])) for a, b in beside]
             others = middle_of(shifts)
             if is_same:

@@ -33,7 +33,7 @@ def pack(profile: Profile) -> bytes:
 
 
 def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
-    """Yield unpacked profiles in order. Profiles that are unreadable, as after a disk error, are left out."""
+    """Yield unpacked profiles in order. Unreadable profiles (such as after a disk error) are left out."""
     for body in packed:
         with suppress(zlib.error, msgspec.DecodeError):
             yield _decoder.decode(zlib.decompress(body[8:]))
@@ -61,7 +61,7 @@ def merged(known: Packed, new: Packed) -> Packed:
     """
     found = dict(known)
     for canary, profiles in new.items():
-        # Sort by time, because an exporter that was started later has other first profiles.
+        # Sort by time: an exporter that was started later begins with other profiles.
         found[canary] = tuple(_ends(sorted({*found.get(canary, ()), *profiles})))
     # A faulty probe must not fill the disk. 128 KiB is enough for ten usual canaries.
     sizes = accumulate(sum(map(len, packed)) for packed in found.values())

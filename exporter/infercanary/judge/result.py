@@ -149,7 +149,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     rollback: bool = False
     """True if the new image already ran before the old image."""
     changed: Changed = "image"
-    """Part that the upgrade replaced. New weights in the same image are an upgrade, too."""
+    """Part that the upgrade replaced. New weights in the same image are also an upgrade."""
     baseline_image: str = ""
     """Name of the old image."""
     candidate_image: str = ""

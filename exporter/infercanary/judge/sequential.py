@@ -7,9 +7,9 @@ The error of a shift has two parts:
 - **A restart** is one event that all looks share. So this part is the interval of Student's t for a single look, with
   the degrees of freedom of the restart variance.
 
-Both parts are independent, so the squares of their half-widths are added. If single runs of the baseline give an upper
-bound of the error by runs, this bound is not random. So the restart part is added to this bound directly, and the
-smaller of the two half-widths is used.
+Both parts are independent, so the squares of their half-widths are added. Single runs of the baseline may also give an
+upper bound of the error by runs. This bound is not random, so the restart part is added to it directly. The smaller of
+the two half-widths is used.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class SequentialTest(NamedTuple):
         """Return the verdict of one of several looks, by the rule of :func:`~infercanary.judge.statistics.decided`.
 
         The displayed interval has the policy's ``confidence`` over all looks. A change is called if the interval with
-        the error ``false_calls`` is outside the dead band as well. Until then the change is `unconfirmed`.
+        the error ``false_calls`` is outside the dead band as well. Until both intervals agree, the change is
+        `unconfirmed`.
         """
         is_called = self._is_beyond_doubt(pooled)
         ends = pooled.resolution.around(pooled.log, self.half_width(pooled, 1 - self.decide.confidence))

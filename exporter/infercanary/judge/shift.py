@@ -1,4 +1,4 @@
-"""Shift of a latency: result types of the statistics."""
+"""Result types of the statistics: shift, comparison and restart variance."""
 
 from __future__ import annotations
 

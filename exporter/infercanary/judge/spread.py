@@ -1,4 +1,4 @@
-"""Spread of a canary's runs: a new image may be as fast as the old image, but less steady.
+"""Spread of a canary's runs: detects a new image that is as fast as the old image, but less steady.
 
 The spread of 48 runs is the mean difference between neighbouring runs, as a ratio, without the largest eighth of the
 differences. Differences between neighbours are used because slow drift hardly changes them. No noise model is needed:

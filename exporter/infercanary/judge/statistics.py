@@ -130,7 +130,7 @@ class Series:
 
 
 def shapes(rows: Floats) -> list[Shape]:
-    """Return the shape of each row of logarithms. Numpy takes little longer for twenty rows than for one.
+    """Return the shape of each row of logarithms. Twenty rows take little longer than one row.
 
     Args:
         rows: Points of series of equal length, one series in each row.
@@ -141,14 +141,14 @@ def shapes(rows: Floats) -> list[Shape]:
     kept = ordered[:, step // 2 :: step]
     sums = (kept[:, :, np.newaxis] + kept[:, np.newaxis]).reshape(len(rows), -1)
     low, high = (sums.shape[1] - 1) // 2, sums.shape[1] // 2
-    sums.partition((low, high))  # for few points numpy's median takes four times as long
+    sums.partition((low, high))  # four times as fast as numpy's median for few points
     levels = (sums[:, low] + sums[:, high]) / 4
     cut = min(max(1, n // 15), (n - 1) // 2)
     winsorized = rows.clip(ordered[:, cut, np.newaxis], ordered[:, -1 - cut, np.newaxis])
     rest = winsorized - winsorized.mean(axis=1, keepdims=True)
     scatters = np.sqrt((rest * rest).sum(axis=1) * (n - 1)) / max(n - 2 * cut - 1, 1)
     raw = [autocorrelation(row) for row in rest]
-    # The term with n corrects the bias. With a value above .97, no number of runs would show a level.
+    # The term with n corrects the bias. Above .97, a level could not be estimated from any number of runs.
     alike = [min(max(value + (1 + 3 * max(value, 0.0)) / n, 0.0), 0.97) for value in raw]
     return [*map(Shape, levels.tolist(), scatters.tolist(), alike)]
 

@@ -45,7 +45,7 @@ def select(starts: Sequence[Start]) -> Selection:
     starts, settings_changed_at = comparable(starts, live)
     left = {start.identity for start in live}
     known = left | {start.identity for start in starts if len(start.samples) >= LIVE.pool.fewest_runs}
-    # The first start counts even if it has few runs, because no earlier image can be taken instead.
+    # The first start counts even with few runs, because there is no earlier image.
     judged = [start for place, start in enumerate(starts) if not place or start.identity in known]
     replaced = _replaced(judged)
     places = [*replaced]
