@@ -74,7 +74,8 @@ class Image(NamedTuple):
     files: Mapping[str, str] = MappingProxyType({})
     wheels: tuple[str, ...] = ()
     """Options and packages for `pip download` on this host: packages that the base image may not have."""
-    python: str = "/usr/local/bin/python"
+    python: str = "/usr/"
+    """Start of the path of the Python that the probe uses."""
 
 
 def asks(url="http://127.0.0.1:8000/", target="http", **options):
