@@ -214,6 +214,8 @@ def test_an_image_without_python_or_without_a_shell(volume, image, words):
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "attach", image], capture_output=True, text=True
     )
+    if "no-shell" in image:
+        run("docker", "rmi", image)
     assert done.returncode == 2
     assert words in done.stderr and "sidecar" in done.stderr
     assert done.stderr.count("\n") == 1
