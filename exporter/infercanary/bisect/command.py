@@ -35,10 +35,12 @@ from infercanary.judge.shift import CHANGED, Shift
 @click.command(
     name="bisect",
     epilog=keys.HELP
-    + exit_codes.epilog(exit_codes.COMPARED, "A change without a guilty component is inconclusive, too."),
+    + exit_codes.epilog(exit_codes.COMPARED, "A change without a guilty component is also inconclusive."),
 )
 @ab.experiment_options
-@click.option("--index", default="", metavar="URL", help="Index with the Python packages of both images.")
+@click.option(
+    "--index", default="", metavar="URL", help="URL of an index that has the Python packages of both images."
+)
 @click.option(
     "--state",
     default="",
@@ -99,7 +101,7 @@ def command(
 
 
 def changed(result: Result, judge: ExperimentJudge, digest: str, canary: str) -> State | None:
-    """Return the first state if A and B differ, else None."""
+    """Return the state after the comparison of A and B; None if latency did not change."""
     if result.pairs:
         canary = canary or common(result.pairs)[0][0]
         answer = judge.answer(canary, result)
@@ -109,7 +111,7 @@ def changed(result: Result, judge: ExperimentJudge, digest: str, canary: str) ->
 
 
 def measured(result: Result, canary: str) -> tuple[Sequence[Shift], Sequence[Sequence[float]]]:
-    """Return the shift of each pair, and the outputs of two pairs, A's and B's in turn."""
+    """Return the shift of each pair, and the outputs of the first two pairs in the order A, B, A, B."""
     outputs = [
         turn.starts[canary].generation.outputs.get(canary, ()) for pair in result.pairs[:2] for turn in pair
     ]
@@ -121,7 +123,7 @@ def outcome_of(taken: Components, result: Result, kept: State) -> Outcome:
     if not result.pairs:
         return Outcome(taken, (), "no pair of starts within --budget")
     shifts, outputs = measured(result, kept.canary)
-    # The outputs of two starts of A may differ, too.
+    # Two starts of A may also have different outputs.
     most = max(OUTPUT_TOLERANCE, relative_error(kept.outputs[2], kept.outputs[0]))
     if min(relative_error(outputs[1], output) for output in kept.outputs) > most:
         return Outcome(taken, (), "its output differs from that of A and of B")

@@ -1,6 +1,6 @@
 """Components: differences between two sides that experiments can swap. Pure functions.
 
-A recipe has everything that a start needs, by component. A mixture is A's recipe with some components of B.
+A recipe maps each component that a start needs to its value. A mixture is A's recipe with some components of B.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from infercanary.contract.text import masked, shortened
 Recipe: TypeAlias = Mapping[str, Any]
 
 CONTENTS = "image contents"
-"""Component with all files of the image, except packages that can be swapped by themselves."""
+"""Component for all files of the image, except packages that are components of their own."""
 
 _COMMAND = "command"
 _LIMITS = ("cpus", "cpuset", "memory", "gpus", "volume")
@@ -44,13 +44,13 @@ def recipe(side: Side, image: Mapping[str, Any], packages: Iterable[str]) -> Rec
 
 
 def requirements(wanted: Recipe, base: Recipe) -> Sequence[str]:
-    """Return the packages to install for a recipe in the image of another recipe."""
+    """Return the packages to install in the base recipe's image to get the wanted recipe."""
     lines = (wanted[key] for key in base if key.startswith(_PACKAGE) and wanted[key] != base[key])
     return " ".join(lines).split()
 
 
 def side_of(wanted: Recipe, image: str) -> Side:
-    """Return the settings of a start of a recipe, in an image with its contents and packages.
+    """Return the settings to start a recipe in an image that already has the recipe's contents and packages.
 
     Docker removes a variable that is None.
     """
@@ -76,8 +76,8 @@ def describe(key: str, a: object, b: object) -> str:
     if key in (CONTENTS, _COMMAND):
         return key
     name = key.removeprefix("env.").removeprefix(_PACKAGE)
-    # `masked` hides a password by the name before it.
+    # `masked` recognizes a password by its variable's name.
     before, after = (masked(f"{name}={x}").removeprefix(f"{name}=") for x in (a, b))
-    if key.startswith(_PACKAGE):  # the first of the group
+    if key.startswith(_PACKAGE):  # the group's first package
         before, after = (re.split("==| ", x)[1] for x in (before, after))
     return f"{name} {shortened(before, 60)} → {shortened(after, 60)}"

@@ -17,10 +17,10 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
     """Return the document of a bisection.
 
     Args:
-        state: Finished experiments.
-        texts: Text of each component.
+        state: State with the finished experiments.
+        texts: Displayed text by component.
         search: The search.
-        finding: Its decision.
+        finding: Decision of the search.
     """
 
     def plain(part: Part) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
 
     verdict, explained = "inconclusive", [*map(plain, finding.parts)]
     who, total = " and ".join(texts[key] for key in sorted(finding.named)), percent(state.shift)
-    text = f"{total} is not separated further than to {who}"
+    text = f"{total} comes from {who}, not separated further"
     if explained:
         verdict, (whole, *alone) = state.verdict, map(_share, explained)
         rest = f"; alone {' and '.join(alone)}" if alone else ""

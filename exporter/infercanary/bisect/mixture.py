@@ -1,4 +1,4 @@
-"""Mixtures of two sides: their differences as Docker and pip know them, and a side with some of them swapped."""
+"""Mixtures of two sides: reads the differences from Docker and pip, and makes a side with some differences swapped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from infercanary.command.interruption import Interruption
 _SECONDS = 1800  # time limit for the installation of packages
 _INSTALL = "python3 -m pip install --no-input --no-deps"
 
-# Runs in both images with their own Python, first A, then B, then A, and adds to what it found before. Packages that
-# were not installed from an index belong to the contents of the image. A pin is a requirement of one package that the
-# other side's version of another package does not fulfil: both packages are swapped together.
+# This script runs with each image's own Python, in A, B and A again. Each run adds to the previous run's result.
+# Packages that were not installed from an index belong to the contents of the image. A pin is a package's requirement
+# that the other side's version of the required package does not fulfil. Both packages are then swapped together.
 _READ = """
 import importlib.metadata, json, re, subprocess, sys
 found = json.loads(sys.argv[1])
@@ -48,7 +48,7 @@ groups = [{name} for name in sorted(versions) if versions[name] != other.get(nam
 for pin in pins:
     linked = [group for group in groups if not group.isdisjoint(pin)]
     groups = [group for group in groups if group not in linked] + ([set().union(*linked)] if linked else [])
-# The package that pins most others gives the name.
+# The package with the most pins names the group.
 needs = {name: sum(name == first for first, _ in pins) for name in versions}
 groups = [sorted(group, key=lambda name: (-needs[name], name)) for group in groups]
 lines = [[" ".join(name + "==" + side[name] for name in group) for side in (versions, other)] for group in groups]
@@ -63,9 +63,9 @@ class Sides(NamedTuple):
     """Docker's descriptions."""
     recipes: Sequence[Recipe]
     tags: Mapping[str, Any]
-    """Docker's description of each image from A to B, by name."""
+    """Docker's description by image name, for each image from A to B."""
     texts: Mapping[str, str]
-    """Text of each component that differs."""
+    """Displayed text by component, for components that differ."""
 
 
 def read_sides(
@@ -76,7 +76,7 @@ def read_sides(
     Args:
         client: Docker client.
         pair: Settings of A and of B.
-        index: Index that the user gave; if it is empty, packages can be swapped if pip has a setting of its own.
+        index: The user's package index. If empty, packages are swapped only if pip's own settings name an index.
         interruption: Ends a pull.
     """
     images = [find_image(client, side.image, interruption)[0] for side in pair]
@@ -92,12 +92,13 @@ def read_sides(
 
 
 def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -> list[list[str]]:
-    """Return the packages that can be swapped: groups of requirements, each one with the versions of A and of B.
+    """Return the packages that can be swapped. A group of packages is a pair of requirements: versions of A, versions
+    of B.
 
     Args:
         client: Docker client.
         images: Ids of A's and B's image.
-        index: Index that the user gave; if it is empty, pip's own setting is needed.
+        index: The user's package index. If empty, pip's own settings must name an index.
     """
     found: Any = {}
     for image in (*images, images[0]):
@@ -110,7 +111,7 @@ def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -
 
 
 def read_tags(client: docker.APIClient, pair: Sequence[str]) -> dict[str, Any]:
-    """Return the images on this host from A to B by their time of creation; empty if they are of two repositories.
+    """Return this host's images from A to B in order of creation; empty if A and B are from different repositories.
 
     Args:
         client: Docker client.
@@ -127,13 +128,14 @@ def read_tags(client: docker.APIClient, pair: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def mixture(client: docker.APIClient, sides: Sides, taken: Components, index: str) -> Iterator[Side]:
-    """Yield A with these components of B, or with the image of a tag. An image that it needs is removed afterwards.
+    """Yield A with some components of B, or with the image of a tag. An image built for this mixture is removed
+    afterwards.
 
     Args:
         client: Docker client.
         sides: Both sides.
         taken: Components of B, or one tag.
-        index: Address of the packages; empty for pip's own setting.
+        index: The user's package index; empty to use pip's own settings.
 
     Raises:
         StartFailed: The packages cannot be installed.
@@ -147,7 +149,7 @@ def mixture(client: docker.APIClient, sides: Sides, taken: Components, index: st
         return
     config, source = image["Config"], ["--index-url", index] if index else []
     with _ended(client, image["Id"], [*_INSTALL.split(), *source, *packages]) as container:
-        # An empty entrypoint, because Docker would take the one of the installation instead of none.
+        # Without an entrypoint here, Docker would keep the entrypoint of the installation.
         made = client.commit(container, conf={**config, "Entrypoint": config.get("Entrypoint") or []})["Id"]
     try:
         yield side_of(wanted, made)
@@ -157,7 +159,7 @@ def mixture(client: docker.APIClient, sides: Sides, taken: Components, index: st
 
 @contextmanager
 def _ended(client: docker.APIClient, image: str, command: Sequence[str]) -> Iterator[str]:
-    """Run a command in an image as root; yield the ended container, and remove it afterwards.
+    """Run a command as root in a new container. Yield the id of the ended container, then remove the container.
 
     Raises:
         StartFailed: The command failed.

@@ -2,15 +2,16 @@
 
 - **A mixture** has some components of B, and the others of A. Its share is its shift from A divided by the total shift
   (both as logarithms): with share 0 it behaves like A, with share 1 like B.
-- **Delta debugging** (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): between a
-  mixture nearer to A and one nearer to B, test one with half of the difference, until one component is left. It takes
-  the mixture across the middle, so it matters, whatever else does.
+- **Delta debugging** (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): of two
+  mixtures, one nearer to A and one nearer to B, halve the difference until one component is left. This component moves
+  a mixture across the middle, so it matters.
 - **A name needs both directions**: A with the component of B, and B with the component of A. If either changes too
-  little, the component acts with another one, and delta debugging continues between the mixtures that need the other.
+  little, the component acts together with another component. Delta debugging then continues between the mixtures that
+  need the other component.
 - **A wrong turn** of the search costs experiments, but gives no wrong name. Only the experiments in both directions
   decide, at an error rate that is split over all planned experiments (Bonferroni).
-- **Tags between A and B** narrow a guilty image further: each experiment halves the tags between the last one that is
-  clearly like A and the first one that is clearly like B.
+- **Tags between A and B** narrow a guilty image further: each experiment halves the tags between the last tag clearly
+  like A and the first tag clearly like B.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ CONFIDENCE = 0.95
 
 
 class Outcome(NamedTuple):
-    """Outcome of an experiment, in which a mixture was compared with A."""
+    """Outcome of an experiment: a mixture compared with A."""
 
     taken: Components
-    """Components of B in the mixture, or the tag of its image; its other components are those of A."""
+    """Components of B in the mixture, or the tag of the mixture's image. All other components are A's."""
     pairs: Sequence[Shift]
     """Shift of each pair, mixture over A; empty if the mixture cannot run."""
     reason: str = ""
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Share of the total shift (1 is the whole shift) with its standard error and degrees of freedom."""
+    """A mixture's share of the total shift (1 is the whole shift), with standard error and degrees of freedom."""
 
     components: Components
     share: float = 0.0
@@ -65,14 +66,15 @@ class Finding(NamedTuple):
     """Decision of a search."""
 
     named: Components
-    """The guilty components, or those that were not separated."""
+    """The guilty components, or the components that were not separated."""
     parts: Sequence[Part] = ()
-    """Share of the guilty components; if two act together, also that of each without the other,
-    in the order of the names. Empty if open."""
+    """Share of the guilty components. If two components act together, their separate shares follow in the order of the
+    names. Empty if no component is guilty.
+    """
     interact: bool = False
-    """True if the first component certainly does not add up with all others."""
+    """True if the shares of the first component and of all others surely do not add up to the total."""
     between: Sequence[str] = ()
-    """The last tag like A, and the first one like B, if the image is guilty and has tags between A and B."""
+    """The last tag like A and the first tag like B, if the image is guilty and there are tags between A and B."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class Search:
 
     Args:
         every: All components.
-        total: Shift of each pair of the comparison of A and B, B over A.
-        restarts: Largest number of pairs of an experiment.
+        total: Shift of B over A in each pair of the comparison of A and B.
+        restarts: Largest number of pairs in an experiment.
         tags: Tags of images from A's to B's, in order.
     """
 
@@ -97,7 +99,7 @@ class Search:
         return 2 * (len(self.every) - 1).bit_length() + 3 + len(self.tags[2:]).bit_length()
 
     def decide(self, outcomes: Sequence[Outcome]) -> Components | Finding:
-        """Return B's components in the next mixture or the tag of its image, or the decision."""
+        """Return the next mixture (B's components, or the tag of an image), or the decision."""
         every = self.every
         known = {NONE: Part(NONE), every: Part(every, 1.0)} | {
             x.components: x for x in self.mixtures(outcomes)
@@ -120,7 +122,8 @@ class Search:
         low, high, following = narrow(NONE, every)
         first, partner = high - low, NONE
         if not following and (known[first].share < 0.5 or known[every - first].share >= 0.5):
-            # It acts only beside a component below, or a component above has the same effect.
+            # The component acts only together with a component of ``low``, or a component above ``high`` has the same
+            # effect.
             bounds = (first, high) if known[first].share < 0.5 else (low, every - first)
             low, high, following = narrow(*bounds, first)
             partner = high - low
@@ -136,7 +139,8 @@ class Search:
 
         forward, backward = known[named], known[every - named]
         se = math.hypot(forward.se, backward.se) / 2
-        # A component is guilty if it changes something in A or in B: the first alone, its partner beside it.
+        # A component is guilty if swapping it changes A or B. The first component is swapped alone, its partner
+        # together with the first.
         are_guilty = [math.isfinite(se), differ(first) or differ(every, every - first)]
         parts = [Part(named, (forward.share + 1 - backward.share) / 2, se, min(forward.df, backward.df))]
         if partner:
@@ -162,27 +166,27 @@ class Search:
             if abs(apart) > known[tag].half(level):
                 tags = tags[middle:] if apart < 0 else tags[: middle + 1]
             else:
-                tags.pop(middle)  # it is not clearly like A or B
+                tags.pop(middle)  # neither clearly like A nor clearly like B
         return finding._replace(between=tags)
 
     def judge(self, pairs: Sequence[Shift]) -> PairDecision:
         """Return the decision on an experiment after these pairs.
 
-        The experiment is done if the mixture is clearly nearer to A or to B, or its share is known to a quarter of the
-        total shift.
+        The experiment is done once the mixture is clearly nearer to A or to B, or once the error of its share is below
+        a quarter of the total shift.
 
         Args:
             pairs: Shift of each pair so far, mixture over A.
         """
         n, is_clear = len(pairs), False
-        if n >= 2:  # as for a large change in `ab`
+        if n >= 2:  # same rule as for a large change in `ab`
             level = levels(range(2, self.restarts + 1), FALSE_NAMES / 2 / self.experiments)
             [mixture] = self.mixtures([Outcome(NONE, pairs)])
             is_clear = mixture.half(level[min(n, self.restarts)]) < max(0.25, abs(mixture.share - 0.5))
         return PairDecision("inconclusive", (), is_clear or n >= self.restarts, is_clear)
 
     def mixtures(self, outcomes: Sequence[Outcome]) -> list[Part]:
-        """Return the share of the mixture of each outcome; its error is infinite if the mixture cannot run."""
+        """Return each outcome's share of the total shift. The error is infinite if the mixture cannot run."""
         total, parts = assumed(self.total, LIVE), []
         for taken, pairs, _ in outcomes:
             shift = assumed(pairs, LIVE) if pairs else UNKNOWN

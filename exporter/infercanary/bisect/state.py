@@ -1,4 +1,4 @@
-"""State file: finished experiments, from which the same command continues."""
+"""State file: keeps finished experiments, so that the same command can continue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class State(msgspec.Struct):
 
 
 def read_state(path: str, sides: str) -> State | None:
-    """Return the state in a file, or None without a file.
+    """Read the state from a file; None if the file does not exist.
 
     Args:
         path: Name of the file; may be empty.
@@ -47,7 +47,7 @@ def read_state(path: str, sides: str) -> State | None:
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"--state {path}: cannot be read ({error}); name another file") from None
     if state.sides != sides:
-        raise UsageError(f"--state {path}: is of other images or settings; name another file")
+        raise UsageError(f"--state {path}: belongs to other images or settings; name another file")
     return state
 
 

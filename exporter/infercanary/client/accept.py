@@ -62,12 +62,12 @@ _VISIBLE = r"\A[ -~]*\Z"  # printable ASCII characters only
 _MAX_NAMES = 100  # limit for each of phases, controls and measures in one run
 _MAX_TAGS = 32  # limit for one run; an honest probe has fewer tags
 _MAX_DETAIL = 500  # characters of a failure's reason; a longer reason is cut
-# Parts of an honest report have at least 20 bytes on average, because most are numbers of 17 digits.
+# An honest report has at least 20 bytes for each part on average, because most parts are numbers of 17 digits.
 _MAX_PARTS = REPORT_BYTES // 20
 
 
 class _Frame(msgspec.Struct):
-    """Scalar fields of a report, with their limits. Decoded first, because the other fields may differ in a newer
+    """Scalar fields of a report, with their limits. These fields are decoded first: others may differ in a newer
     schema.
     """
 
@@ -92,7 +92,7 @@ def read(body: bytes, reserved: Collection[str] = ()) -> tuple[Report, Counter[R
         PollError: The body is not a report.
     """
     if (parts := body.count(b",")) > _MAX_PARTS:
-        # A decoded part such as "1," takes 32 bytes or more, and a body could contain two million such parts.
+        # A body could contain two million parts such as "1,". Each part takes 32 bytes or more once decoded.
         raise PollError("too_large", f"the report has {parts} commas; at most {_MAX_PARTS} are allowed")
     try:
         version = msgspec.json.decode(body, type=_Frame).schema_version

@@ -1,4 +1,4 @@
-"""Client of Docker's API that uses no proxies."""
+"""Client for Docker's API without proxies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import docker
 class DirectClient(docker.APIClient):
     """Docker client that ignores the environment's proxies (``HTTP_PROXY``, ``ALL_PROXY``).
 
-    Docker is on this host, or behind a socket proxy next to it. Clearing the session's ``trust_env`` would be too late:
-    the base class already asks the daemon for its version in ``__init__``.
+    Docker is on this host, or behind a socket proxy next to it. The base class already asks the daemon for its version
+    in ``__init__``, so clearing ``trust_env`` afterwards would be too late.
     """
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:

@@ -1,8 +1,8 @@
 """Download of one probe's report by a small HTTP client.
 
-A probe is untrusted, and all polls share the event loop with the scrapes. So this module only collects bytes, at most
-every 10 ms, and parses only the parts of HTTP that a probe needs. An answer in many small packets or lines then costs
-no more than an answer in one piece. A chunked body is refused.
+A probe is untrusted, and all polls share the event loop with the scrapes. So this module collects bytes at most every
+10 ms, and parses only the parts of HTTP that a probe needs. Many small packets or lines then cost no more CPU time than
+one large packet. A chunked body is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STATUSES = {
 
 
 class PollError(Exception):
-    """A poll without a valid report.
+    """A poll failed: no valid report was received.
 
     Args:
         reason: Value of the metric's label ``reason``.
@@ -88,7 +88,7 @@ async def fetch(
         raise PollError("timeout", f"no complete answer within {timeout_seconds:g} s") from None
     except (OSError, ValueError, UsageError) as error:
         text = getattr(error, "strerror", None) or str(error)
-        # The error contains one errno for each address of the host name.
+        # asyncio reports one errno for each address of the host name.
         if {*_ERRNO.findall(str(error))} == {str(errno.ECONNREFUSED)}:
             text = "connection refused: no server listens at this address"
         raise PollError("unreachable", text) from None

@@ -23,7 +23,7 @@ from infercanary.demo.processes import Processes, example
 from infercanary.demo.screen import is_final, outcome, progress, screen
 
 _SLOW = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-"""Environment variables of the slow server: torch and oneDNN run without AVX, as in the Compose file's slow image."""
+"""Environment variables of the slow server. torch and oneDNN run without AVX, as in the Compose file's slow image."""
 _EXPORTER = """
 listen: 127.0.0.1:{exporter}
 poll_seconds: 1
@@ -114,8 +114,8 @@ class Demo:
             "server",
             [sys.executable, "server.py"],
             cwd=example(),
-            OMP_NUM_THREADS="1",  # same as in the Compose file: synchronization between threads is noise
-            IMAGE_SIZE="160",  # shorter runs suffer less from other work on the machine
+            OMP_NUM_THREADS="1",  # as in the Compose file: synchronization of threads would add noise
+            IMAGE_SIZE="160",  # other work on the machine disturbs shorter runs less
             HOST="127.0.0.1",
             PORT=str(self._server),
             PROBE_LISTEN=f"127.0.0.1:{self._probe}",

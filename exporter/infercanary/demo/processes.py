@@ -51,10 +51,10 @@ class Processes:
         end_group(self._children.pop(name))
 
     def check(self) -> None:
-        """Check that all children run.
+        """Raise an error if a child has ended.
 
         Raises:
-            UsageError: A child has ended. The message has the last line of the child's log.
+            UsageError: A child has ended. The message quotes the last line of the child's log.
         """
         for name, child in self._children.items():
             if child.poll() is not None:

@@ -39,7 +39,7 @@ def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapp
 
 
 def is_final(answer: Mapping[str, Any]) -> bool:
-    """True if the judge has decided."""
+    """True if the judge's verdict is final."""
     return answer.get("verdict") in ("regressed", "improved", "equivalent")
 
 
@@ -62,7 +62,7 @@ def outcome(answer: Mapping[str, Any], seconds: float, status: str) -> tuple[Exi
 def screen(
     links: str, latencies: Mapping[str, Sequence[float]], answer: Mapping[str, Any], status: str
 ) -> Group:
-    """Return the whole screen.
+    """Return the text of the whole screen.
 
     Args:
         links: Lines of addresses.

@@ -14,10 +14,10 @@ from markupsafe import Markup
 from infercanary.render.document import Chart
 
 _POINTS = 1500
-"""Maximum number of points of a series. A longer series is drawn as medians of parts, so that pages stay below 1 MB."""
+"""Maximum number of points of a series. To keep pages below 1 MB, a longer series is drawn as medians of parts."""
 _BINS = 60
 _WIDTH = 600  # width of the drawing's coordinates; a page scales the drawing to fit
-_GRID = 1000  # vertical steps; integers are written much faster than floats
+_GRID = 1000  # number of vertical steps; writing integers is much faster than writing floats
 _SPAN = 1.1  # ratio of the scale's range to the values' range
 # Minimum half range of the scale, as a share of its middle, so that noise does not look like a change.
 _LEAST = 0.05
@@ -30,7 +30,7 @@ class _Scale(NamedTuple):
     high: float
 
     def places(self, numbers: Sequence[float]) -> list[float]:
-        """Return the position of each number: 0 at or below the lower end, 1 at or above the upper end."""
+        """Return each number's position on the scale, from 0 (lower end or below) to 1 (upper end or above)."""
         low = self.low / 2  # halved, because a difference of huge numbers would overflow
         span = self.high / 2 - low
         shares = [(number / 2 - low) / span for number in numbers]
@@ -45,7 +45,7 @@ class _Scale(NamedTuple):
 
 @pass_environment
 def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
-    """Return a figure with a drawing, its scale and a key; empty if no series has a finite value.
+    """Return a figure: the drawing with scale and key. The figure is empty if no series has a finite value.
 
     Args:
         environment: Environment of the template that calls this filter.
@@ -62,7 +62,7 @@ def draw(environment: Environment, chart: Chart, height: int = 100) -> str:
     beyond = sum(not scale.low <= number <= scale.high for side in sides for number in side)
 
     def points(values: Sequence[float | None], separator: str) -> str:
-        """Return the path through the medians of the series' parts; parts without a finite value are left out."""
+        """Return an SVG path through the medians of the series' parts. Parts without a finite value are left out."""
         parts = values
         if size > 1:
             each = (_finite(values[first : first + size]) for first in range(0, length, size))

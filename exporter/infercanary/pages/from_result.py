@@ -47,7 +47,7 @@ def causes_facts(causes: Causes, *, is_change: bool = True) -> list[Fact]:
 
 
 def operators_table(operators: Operators | None) -> Table:
-    """Return a table of the changed operators, the largest part of the change first."""
+    """Return a table of the changed operators, sorted by their part of the change (largest first)."""
     rows = [
         (
             shift.operator,
@@ -80,7 +80,7 @@ def measures_table(verdicts: Mapping[str, MeasureVerdict], unit: str = "ratio") 
 def timeline(
     title: str, sides: tuple[str, str], before: Sequence[float], after: Sequence[float], unit: str = "s"
 ) -> Chart:
-    """Return a chart of both sides, one after the other, with a mark between the sides."""
+    """Return a chart of the first side, a mark, and the second side."""
     old = Series(sides[0], [*before, *[None] * len(after)], "old")
     new = Series(sides[1], [*[None] * len(before), *after])
     return Chart(title, "points", [old, new], unit, marks=[len(before)])
@@ -91,7 +91,7 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
 
     Args:
         result: Result for a service's last upgrade.
-        sentence: The result in words.
+        sentence: The result's sentence.
         measures: Verdict by name of the measure.
     """
     is_change = result.state in CHANGED
@@ -110,7 +110,7 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
 
 
 def _upgrade(result: Result) -> list[Fact]:
-    """Return medians and images of both sides, and the link to the commits between them."""
+    """Return medians and images of both sides, and a link to the commits between both images."""
     link, names = origin.link(*result.origins), (result.baseline_image, result.candidate_image)
     old, new = (
         f"{name} ({of.words})".removesuffix(" ()") for name, of in zip(names, result.origins, strict=True)

@@ -21,7 +21,9 @@ STYLE = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
 
 @cache
 def environment() -> Environment:
-    """Return the environment of the templates: every printed text is made printable, cut and escaped."""
+    """Return the environment of the templates. The environment escapes each text, cuts it, and replaces unprintable
+    characters.
+    """
     templates = Environment(
         loader=PackageLoader("infercanary.pages"),
         autoescape=True,

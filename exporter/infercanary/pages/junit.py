@@ -1,4 +1,4 @@
-"""Documents as JUnit XML, which CI systems show with test results: one test case for each document."""
+"""Documents as JUnit XML for the test results of a CI system: one test case for each document."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from infercanary.render.document import Document
 
 
 def render_junit(documents: Sequence[Document]) -> str:
-    """Return the documents as XML.
+    """Return the documents as JUnit XML.
 
-    The exit code decides the outcome: regressed is a failure, inconclusive is skipped.
+    Exit codes become outcomes of test cases: regressed is a failure, inconclusive is skipped.
 
     Args:
         documents: In order of output.

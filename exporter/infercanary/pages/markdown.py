@@ -1,6 +1,6 @@
 """Documents as Markdown for a comment on a change request: the sentence and its tables. Other content is folded.
 
-Untrusted names and labels cannot make links, mention users or end a table.
+Names and labels are untrusted. Escaped, they cannot make links, mention users or end a table.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LINKS = re.compile(r"(?<!\w)@(?=\w)|:(?=//)|(?<![^\W_])www(?=\.)", re.IGNORECAS
 
 
 def render_markdown(documents: Iterable[Document], notes: Iterable[str] = ()) -> str:
-    """Return the documents, and the notes on all of them, as one text.
+    """Return documents and notes as one Markdown text.
 
     Args:
         documents: In order of output.
-        notes: Lines.
+        notes: Lines about all documents.
     """
     markdown = environment().overlay(autoescape=False, finalize=_escaped)
     return markdown.get_template("comment.md").render(documents=documents, notes=notes)

@@ -1,4 +1,4 @@
-"""Untrusted text, such as names and labels, made safe to show."""
+"""Makes untrusted text (such as names and labels) safe to display."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": 
 
 
 class Phrase(Fact, frozen=True):
-    """A fact that is also a phrase of the sentence. A phrase is never cut. A phrase without a value is left out."""
+    """A fact that is also a phrase of the sentence. The sentence never cuts a phrase, and omits a phrase without a
+    value.
+    """
 
     words: str = ""
     """Text of the phrase in the sentence."""
@@ -43,11 +45,11 @@ class Phrase(Fact, frozen=True):
 def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -> str:
     """Return a result in words: ``regressed +178 % [+116, +259] (57.5 → 160 ms): image; torch 2.7.0 → 2.13.0``.
 
-    The sentence changes only if the finding changes; :func:`progress` describes the progress of the judge.
+    The sentence changes only with the finding. The judge's progress is in :func:`progress`.
 
     Args:
         result: Result for an upgrade, for two files or for an experiment.
-        subject: Name of the difference between the two sides, apart from the host; empty if unknown.
+        subject: Name of the difference between the sides other than the host; empty if unknown.
         also: Other findings on the same canary, such as :func:`measure_words`.
 
     Returns:
@@ -74,7 +76,7 @@ def sentence(result: Result, subject: str = "image", also: Sequence[str] = ()) -
 
 
 def progress(result: Result) -> str:
-    """Return the judge's progress on an open upgrade; empty if the verdict is final."""
+    """Return the judge's progress on an open upgrade in words; empty if the verdict is final."""
     if result.looks.next is None or result.state not in ("settling", *_OPEN):
         return ""
     if result.shift is None:
@@ -116,12 +118,12 @@ def listed(changes: Sequence[Change], most: int = _COMPONENTS) -> str:
 
 
 def is_variable(change: Change) -> bool:
-    """True if a component is an environment variable, whose name is technical."""
+    """True if a component is an environment variable. Such a name is technical."""
     return change.component.startswith("env_")
 
 
 def distinct(before: str | None, after: str | None) -> tuple[str, str]:
-    """Shorten both values of a component. If long lists begin with the same entries, the common entries are cut."""
+    """Shorten both values of a component. Long lists lose the first entries that both values share."""
     old, new = ("none" if value is None else value for value in (before, after))
     head = commonprefix((old, new)).rpartition(", ")[0]  # noqa: RUF071 - of texts
     if head and max(len(old), len(new)) > _VALUE:
@@ -158,11 +160,11 @@ def shares(causes: Causes) -> list[Phrase]:
     """Return the shares of the change by resource, phase and operator."""
     resources, phase = causes.bottlenecks, " and ".join(causes.phases)
     known = max((share for limit, share in resources.items() if limit != "unknown"), default=0.0)
-    # If another resource takes less time than before, one share can exceed 100 %.
+    # A share can exceed 100 % if another resource takes less time than before.
     parts = (f"{limit} {100 * min(share, 1):.0f} %" for limit, share in resources.items() if share > 0)
     bottleneck = f"{', '.join(parts)} of the change" if known >= LIVE.attribute.phase_share else ""
     if bottleneck and phase == "compute":
-        phase = ""  # leave out the phase on a CPU, because the resource is more informative
+        phase = ""  # on a CPU, leave out the phase: the resource is more informative
     words = next(iter(resources)) if known >= LIVE.attribute.whole_share else bottleneck
     operator = operators_words(causes.operators)
     return [
@@ -173,7 +175,7 @@ def shares(causes: Causes) -> list[Phrase]:
 
 
 def evidence(causes: Causes) -> list[Phrase]:
-    """Return further evidence, whether it changed or not: other processes, controls, siblings, clock, tags."""
+    """Return further evidence, changed or not: other processes, controls, siblings, clock, tags."""
     controls = ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     values = {
         "cores used by other processes in its container": _both(causes.inside, ".2f"),
@@ -192,7 +194,7 @@ def conditions(result: Result) -> list[Phrase]:
     if result.shift is None:
         return []
     is_open, redrawn, (sd, df) = result.state in _OPEN, result.doubts.redrawn, result.restart
-    # Without an observed restart, the SD is the policy's assumption.
+    # Before the first restart, the SD is the policy's assumption.
     is_policys = math.isclose(sd, LIVE.pool.restart_sd)
     source = "assumed: no restart observed yet" if is_policys else "estimated from other services"
     replicas = (

@@ -1,4 +1,4 @@
-"""Tables as CSV (RFC 4180). Texts are written so that spreadsheets do not read them as formulas."""
+"""Tables as CSV (RFC 4180). Spreadsheets read every text as text, even if it looks like a formula."""
 
 from __future__ import annotations
 

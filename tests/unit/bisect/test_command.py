@@ -113,7 +113,9 @@ def test_a_bisection_that_was_ended_continues_from_its_state(bisect, tmp_path):
     assert (code, again, none) == (1, out, [])
     code, _, err, _ = bisect(variable("V1"), "--state", str(path), "--b", "env.V9=9")
     assert code == 2
-    assert err.endswith(f"infercanary: --state {path}: is of other images or settings; name another file\n")
+    assert err.endswith(
+        f"infercanary: --state {path}: belongs to other images or settings; name another file\n"
+    )
     path.write_text("{")
     code, _, err, _ = bisect(variable("V1"), "--state", str(path))
     assert code == 2

@@ -46,7 +46,7 @@ def document(finding, outcomes=(), verdict="regressed"):
          "torch 2.7.0 → 2.8.0 explains 94 % [82, 106] of +34.2 %; "
          "change between search:1.4.2 and search:1.4.3"),
         (Finding(TORCH | CPUS), "inconclusive",
-         "+34.2 % is not separated further than to cpus 2 → 1 and torch 2.7.0 → 2.8.0"),
+         "+34.2 % comes from cpus 2 → 1 and torch 2.7.0 → 2.8.0, not separated further"),
     ],
 )  # fmt: skip
 def test_the_sentence_names_the_guilty_component(finding, verdict, sentence):
