@@ -1,4 +1,4 @@
-"""``infercanary check-config``: reads settings files in the same way as probe and exporter, and starts nothing."""
+"""``infercanary check-config``: reads settings files in the same way as probe and exporter, but starts nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.command.extras import needed_by
 from infercanary.command.interpreter import libraries_first
 from infercanary.command.settings import UsageError
 
-# Click does not check the file, because `read` reports an unreadable file in one line.
+# `read` checks the file instead of Click, and reports an unreadable file in one line.
 _FILE = click.Path(readable=False)
 
 
@@ -29,7 +29,7 @@ _FILE = click.Path(readable=False)
 def command(
     probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...], unnamed: tuple[str, ...]
 ) -> None:
-    """Check settings files, and stop at the first mistake. The command starts nothing.
+    """Check settings files. Stop at the first mistake, and start nothing.
 
     \b
       infercanary check-config --probe probe.yaml

@@ -12,13 +12,13 @@ _END_SECONDS = 10.0
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface on which a child can listen."""
+    """Return a free port of the loopback interface, on which a child can listen."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def end_group(child: subprocess.Popen[bytes]) -> None:
-    """End a child and its process group: first by SIGTERM, then by SIGKILL."""
+    """End a child and its process group by SIGTERM, and after a delay by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(child.pid, number)

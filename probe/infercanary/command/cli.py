@@ -1,4 +1,4 @@
-"""The command line: ``infercanary <command>``. Each command is in its own package, and is imported when called."""
+"""The command line: ``infercanary <command>``. Each command has its own package, which is imported at the call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports each command at its first call, because an image with the probe may lack the exporter."""
+    """Imports a command only when it is called, because an image with the probe may lack the exporter."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -104,7 +104,7 @@ def main() -> None:
         click.echo(f"infercanary: {error}", err=True)
         code = ExitCode.USAGE
     except click.ClickException as error:
-        if len(sys.argv) == 1:  # a call without a command shows the help
+        if len(sys.argv) == 1:  # without a command, show the help
             error.show()
         else:
             click.echo(f"infercanary: {_in_one_line(error)}", err=True)

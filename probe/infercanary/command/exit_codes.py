@@ -1,4 +1,4 @@
-"""Exit codes of all commands. Pipelines decide by exit code, so a code has the same meaning in every command."""
+"""Exit codes of all commands. A code has the same meaning in every command, because pipelines decide by exit code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _WORST_FIRST = (ExitCode.REGRESSED, ExitCode.INCONCLUSIVE, ExitCode.FINE)
 
 
 def worst(codes: Iterable[int]) -> ExitCode:
-    """Return one exit code for several answers: "regressed" outweighs "inconclusive", and both outweigh "fine".
+    """Return one exit code for several answers. "Regressed" outweighs "inconclusive", and both outweigh "fine".
 
     Args:
         codes: Exit code of each answer: 0, 1 or 3.
@@ -70,7 +70,7 @@ def worst(codes: Iterable[int]) -> ExitCode:
 
 
 def of_signal(number: int) -> int:
-    """Return the exit code for a command ended by a signal, as in shells: 128 plus the number of the signal."""
+    """Return the exit code for a command that a signal ended, as in shells: 128 plus the number of the signal."""
     return 128 + number
 
 

@@ -1,4 +1,4 @@
-"""Installation advice for parts of the package that need additional modules (extras)."""
+"""Advice on installing extras: the additional modules that some parts of the package need."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from infercanary.command.settings import UsageError
 
 @contextmanager
 def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Turn a failed import in the block into one line for the user.
+    """Report a failed import in the block as one line for the user.
 
     Args:
-        what: Part that needs the modules, in the user's words.
+        what: Part of the package that needs the modules, in the user's words.
         extra: Extra that installs the modules (:func:`advice`).
 
     Raises:
@@ -26,8 +26,8 @@ def needed_by(what: str, extra: str) -> Iterator[None]:
 
 
 def advice(extra: str) -> str:
-    """Return advice on the installation of an extra, such as ``in a checkout: pip install '.[exporter]'``.
+    """Return advice on installing an extra: ``in a checkout: pip install '.[exporter]'``.
 
-    A checkout is needed, because there is no release on PyPI yet.
+    The advice needs a checkout, because PyPI has no release yet.
     """
     return f"in a checkout: pip install '.[{extra}]'"

@@ -1,8 +1,8 @@
-"""Starts Python with the working folder after the libraries in the module search path.
+"""Starts Python with a search path in which the libraries come before the working folder.
 
 ``python -m`` and ``python -c`` put the working folder first, and an image's PYTHONPATH often contains this folder.
 Then an app's ``types.py`` or ``yaml.py`` would replace the library of the same name. PYTHONSAFEPATH does not help,
-because it needs Python 3.11 and does not change PYTHONPATH.
+because it needs Python 3.11 and leaves PYTHONPATH unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def libraries_first() -> None:
 
 
 def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
-    """Return a command that runs a module like ``python -m``, but with the libraries first in the search path.
+    """Return a command that runs a module as ``python -m`` does, but with the libraries first in the search path.
 
     Args:
         module: Full name of a module, or of a package with ``__main__``.

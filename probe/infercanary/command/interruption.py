@@ -1,4 +1,4 @@
-"""Handles Ctrl-C and SIGTERM at the next safe point, for commands that must end their containers or processes."""
+"""Delays Ctrl-C and SIGTERM to the next safe point, for commands that must end their own containers or processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SLICE_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """A signal asked the command to end."""
+    """The user or another process ended the command by a signal."""
 
 
 class Interruption:
@@ -45,8 +45,8 @@ class Interruption:
         }
         try:
             for number, handler in before.items():
-                # A signal that the parent ignores stays ignored, because a command under `nohup` must survive the end
-                # of its terminal.
+                # A signal that the parent ignores stays ignored: a command under `nohup` must survive the end of its
+                # terminal.
                 if handler is not signal.SIG_IGN:
                     signal.signal(number, self._take)
             yield

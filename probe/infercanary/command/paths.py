@@ -1,6 +1,7 @@
-"""Reasons why a user's file cannot be read or written, as one line of text. The functions never raise.
+"""Checks whether a user's file can be read or written. The answer is the reason why not, as one line of text.
 
-Methods of :class:`pathlib.Path`, such as ``is_file``, raise for folders without permission and for long names.
+The functions never raise. Methods of :class:`pathlib.Path`, such as ``is_file``, raise for folders without permission
+and for long names.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def unreadable(path: str | os.PathLike[str]) -> str:
 
 
 def unwritable(path: str | os.PathLike[str]) -> str:
-    """Return the reason why a file cannot be written, with the fix; empty if the file is writable. The file may be
-    missing.
+    """Return the reason why a file cannot be written, with the fix; empty if the file is writable. A missing file is
+    writable if its folder is.
     """
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):

@@ -1,4 +1,4 @@
-"""Reads settings files: YAML to typed structs. A mistake is reported in one line, with its place and the fix."""
+"""Reads settings files: YAML to typed structs. Each mistake becomes one line with its place and the fix."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from infercanary.contract.text import masked, printable
 T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
-_LONGEST_KEY = 64  # characters of an unknown key that are compared with known keys
-# characters kept at the beginning (place) and at the end (fix) of a long error line; the text between them is cut
+_LONGEST_KEY = 64  # only this many characters of an unknown key are compared with known keys
+# a long error line keeps this many characters at its beginning (place) and at its end (fix)
 _HEAD, _TAIL = 1_500, 500
 
 
@@ -181,8 +181,8 @@ _READABLE = {
 
 
 def _name_entry(document: object, kind: object, where: str, message: str) -> str | None:
-    """Return ``where`` with its first ``[...]`` replaced by a key, because msgspec does not name the entry of a
-    mapping.
+    """Return ``where`` with its first ``[...]`` replaced by a key of the mapping, because msgspec does not name the
+    key.
 
     To find the key, the document is converted with one entry of the mapping at a time, until the same error occurs.
     """
@@ -208,19 +208,17 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
 
 
 def _keys_at(kind: object, where: str) -> list[str]:
-    """Return the keys of the struct at ``where`` (``a.b[0]``) within ``kind``."""
     structs = (o for o in _types_at(kind, where) if isinstance(o, msgspec.inspect.StructType))
     return [field.encode_name for struct in structs for field in struct.fields]
 
 
 def _choices_at(kind: object, where: str) -> list[str]:
-    """Return the values of the ``Literal`` at ``where`` within ``kind``."""
     literals = (o for o in _types_at(kind, where) if isinstance(o, msgspec.inspect.LiteralType))
     return [str(value) for literal in literals for value in literal.values]
 
 
 def _types_at(kind: object, where: str) -> tuple[msgspec.inspect.Type, ...]:
-    """Return the types that a value may have at ``where`` (``a.b[0]``) within ``kind``."""
+    """Return the types allowed for the value at ``where`` (``a.b[0]``) within ``kind``."""
     info = msgspec.inspect.type_info(kind)
     for step in re.findall(r"\[[^]]*\]|[^.\[\]]+", where):
         options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)

@@ -1,4 +1,4 @@
-"""IPv4 and IPv6 addresses: parsing, listening, and names for counting callers."""
+"""Addresses of sockets: parsing, listening, and the name under which a caller's connections are counted."""
 
 from __future__ import annotations
 
@@ -115,5 +115,4 @@ def counted_as(host: str) -> str:
 
 
 def in_url(host: str) -> str:
-    """Return a host as written in a URL: an IPv6 address gets brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

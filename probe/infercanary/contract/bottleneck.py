@@ -1,9 +1,8 @@
-"""Bottleneck of a run: the shares of its time for memory, compute, I/O (transfers, page cache, sockets) and scheduling.
-Pure functions.
+"""Bottleneck of a run: shares of its time for memory, compute, I/O (transfers, page cache, sockets) and scheduling.
 
-Seconds come from phases and from the kernel's counters of the thread. A clock cannot tell whether a processor computes
-or waits for memory. So both are `processor` time. Only a change in this time can be divided into compute and memory,
-by the controls (docs/adr/0014-bottlenecks-by-name.md).
+The seconds come from phases and from the kernel's counters of the thread. A clock cannot separate computing from
+waiting for memory, so both count as `processor` time. Only the controls can divide a change of this time into compute
+and memory (docs/adr/0014-bottlenecks-by-name.md).
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ class Parts(NamedTuple):
     scheduling: float
     unknown: float
     launch: float = 0.0
-    """Host time for launching the device's work. The sum of the parts excludes this time, because launches overlap with
+    """Host time for launching the device's work. The sum of the parts excludes launches, because launches overlap with
     the work.
     """
 
     @property
     def is_launched_slowly(self) -> bool:
-        """True if the device waits for launches: the launches take at least as long as the device's compute."""
+        """True if the device waits for launches: launching takes at least as long as the device's work."""
         return self.launch >= self.processor > 0
 
 
@@ -66,24 +65,24 @@ def parts(latency: float, phases: Mapping[str, float], off_cpu: Mapping[str, flo
     io = sum(phases.get(name, 0.0) for name in _TRANSFERS)
     waiting = sum(phases.get(name, 0.0) for name in _WAITING)
     queued = off_cpu.get(QUEUED, 0.0)
-    if _LAUNCH in phases:  # timed by a device's clock: the thread sleeps while the device works
+    if _LAUNCH in phases:  # the thread sleeps while the device works
         return _bounded(latency, phases.get(_COMPUTE, 0.0), io, waiting, phases[_LAUNCH])
-    if not OF_SERVER.isdisjoint(phases):  # timed by the client: the server's own work is not visible
+    if not OF_SERVER.isdisjoint(phases):  # timed by the client, which cannot see the server's work
         return _bounded(latency, 0.0, io, waiting + queued)
     reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
     scheduling = queued + off_cpu.get(BLOCKED, 0.0)
-    # A custom target may also report this waiting or reading as a phase. The maximum avoids counting time twice.
+    # A custom target may report the same waiting or reading as a phase. The maximum counts the time once.
     io, scheduling = max(io, reading), max(waiting, scheduling)
     processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
     return _bounded(latency, processor, io, scheduling)
 
 
 def shares(of: Parts) -> dict[Limit, float]:
-    """Return the share of each resource in a run's time.
+    """Return each resource's share of a run's time.
 
     Returns:
-        Ratios with sum 1; empty if the latency is 0. ``compute`` is all processor time (``scheduling`` if the device
-        waits for launches), because a single run cannot distinguish compute from ``memory``.
+        Ratios with sum 1; empty if the latency is 0. ``compute`` includes ``memory``, because a single run cannot
+        separate the two. If the device waits for launches, processor time counts as ``scheduling``.
     """
     processor, io, scheduling, unknown, _ = of
     whole = processor + io + scheduling + unknown
@@ -101,10 +100,9 @@ def shares(of: Parts) -> dict[Limit, float]:
 
 
 def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
-    """Return parts whose sum is the latency.
+    """Scale the parts so that their sum is the latency.
 
-    The sum of the given medians may exceed the latency; then all parts are scaled down. If the sum is smaller, the rest
-    is unknown.
+    A sum of medians may exceed the median latency. If the sum is smaller, the rest is unknown.
     """
     found = processor + io + scheduling
     scale = latency / found if found > latency else 1.0

@@ -1,4 +1,4 @@
-"""Bounds of the numbers in a run, checked when a run is read, so that no later sum overflows."""
+"""Bounds of the numbers in a run. The check is done when a run is read, so that later sums cannot overflow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 
 
 def fault(run: Run) -> str:
-    """Describe the first impossible number in a decoded run; empty if all numbers are possible."""
+    """Describe the first impossible number in a decoded run; return "" if all numbers are possible."""
     times = {"scheduled_at": run.scheduled_at, "started_at": run.started_at}
     for name, at in times.items():
         if not 0 <= at <= LATEST:
@@ -59,5 +59,5 @@ def fault(run: Run) -> str:
 
 
 def are_seconds(values: Iterable[float]) -> bool:
-    """Return True if all values can be durations in seconds."""
+    """True if every value can be a duration in seconds."""
     return all(0 <= value <= MOST_SECONDS for value in values)

@@ -11,7 +11,7 @@ _PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 
 def parse_cpus(text: str) -> int:
-    """Parse a CPU list. The text may be untrusted, so the work is bounded by the text's length.
+    """Parse a CPU list. The work is bounded by the text's length, because the text may be untrusted.
 
     Args:
         text: List such as ``0-3,8``; an empty text is an empty list.
@@ -20,7 +20,7 @@ def parse_cpus(text: str) -> int:
         Set of CPUs as an integer with one bit for each CPU, which is fast to compare and to count.
 
     Raises:
-        ValueError: The text is not a CPU list, or has a number of :data:`MAX_CPUS` or more.
+        ValueError: The text is not a CPU list, or contains a number of :data:`MAX_CPUS` or more.
     """
     bits = 0
     for part in text.split(",") if text else ():

@@ -1,4 +1,4 @@
-"""Journal: a file with a JSON line for each run and for each environment of these runs.
+"""Journal: a file of JSON lines, one for each run and one for each environment of the runs.
 
 A probe writes a journal, so that runs survive a crash. ``infercanary compare`` and ``scan`` read journals.
 """
@@ -17,9 +17,10 @@ MARK = b'{"boot_id"'
 
 
 class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: a run, or the components of the environment with the id ``environment``.
+    """One line: a run, or the components of an environment.
 
-    An environment's line also has the fingerprints of reference outputs known so far, by canary.
+    A run names its environment by the id ``environment``. An environment's line also contains the known fingerprints
+    of reference outputs, by canary.
     """
 
     boot_id: str
@@ -34,27 +35,26 @@ _decoder = msgspec.json.Decoder(JournalEntry)
 
 
 def encode(entry: JournalEntry) -> bytes:
-    """Encode an entry as a line, including the line end."""
     return _encoder.encode(entry) + b"\n"
 
 
 def decode(line: bytes) -> JournalEntry:
-    """Decode a line, with or without a line end. The numbers of a run are not checked.
+    """Decode a line, with or without a line end. The caller must check the numbers of a run (:mod:`.bounds`).
 
     Raises:
         msgspec.ValidationError: The line is JSON, but not an entry.
-        msgspec.DecodeError: The line is not JSON: it was truncated by a crash, or the file is not a journal.
+        msgspec.DecodeError: The line is not JSON: a crash truncated the line, or the file is not a journal.
     """
     try:
         entry = _decoder.decode(line)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-    except UnicodeDecodeError:  # msgspec does not turn this error into a DecodeError
+    except UnicodeDecodeError:  # msgspec raises UnicodeDecodeError here instead of DecodeError
         raise msgspec.DecodeError("a text is not UTF-8") from None
     return entry if entry.run is None else msgspec.structs.replace(entry, run=with_current_tags(entry.run))
 
 
 def environment_id(components: Mapping[str, str]) -> str:
-    """Return a short id of an environment. The id does not depend on the order of the components."""
+    """Return a short id of an environment. The order of the components does not matter."""
     text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -29,12 +29,12 @@ class Measure:
 
     name: str
     words: str
-    """Name of the measure in a sentence, such as "host memory"."""
+    """Name of the measure in sentences, such as "host memory"."""
     unit: str
     """Base unit; empty for a ratio."""
     more_is_better: bool = False
     is_judged: bool = False
-    """True if the measure gets a verdict. Measures that depend on the latency or on other processes get none."""
+    """True if the measure gets a verdict. Measures that depend on the latency or on other processes get no verdict."""
 
 
 SPREAD: Final = Measure("spread", "run-to-run spread", "")

@@ -22,7 +22,7 @@ NAME_BYTES: Final = 120
 """Maximum length of a name, kind, device or shapes, in bytes of UTF-8."""
 
 COVERAGE: Final = 0.8
-"""Least share of the time for which the work or the limit must be known; below it there is no answer."""
+"""Work or limit must be known for at least this share of the time; otherwise the answer is "unknown"."""
 
 OUTSIDE: Final = "outside operators"
 OK: Final = "ok"
@@ -34,7 +34,7 @@ _LATEST, _MOST_SECONDS, _MOST_CALLS, _MOST_WORK = (
     1e6,
     1e15,
     1e18,
-)  # equal to the bounds in contract/bounds.py, which cannot be imported: it imports this module
+)  # equal to the bounds in contract/bounds.py, which imports this module
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
 _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
@@ -92,7 +92,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def normalised(name: str) -> str:
-    """Return a name that is the same after a restart: without addresses, hashes and compiler-generated numbers.
+    """Return a name without addresses, hashes and compiler-generated numbers, which differ after a restart.
 
     Args:
         name: Name of an operator or a kernel, as a profiler reports it.
@@ -125,17 +125,18 @@ def shares(profile: Profile, most: int) -> dict[str, float]:
     found = {OUTSIDE: median(profile.outside)}
     for row in profile.rows:
         found[row.kind] = found.get(row.kind, 0.0) + median(row.seconds)
-    # The sum of the parts' medians may exceed the median wall time, if a different part is slow in each repeat.
+    # The medians' sum may exceed the median wall time if each repeat has a different slow part.
     wall = max(median(profile.wall), sum(found.values()) + median(profile.rest))
     largest = sorted(found, key=lambda name: -found[name])[:most]
     return {name: found[name] / wall for name in largest} if wall > 0 else {}
 
 
 def work(profile: Profile) -> tuple[float, float] | None:
-    """Return floating-point operations and bytes of one inference: of operators with known work, so a lower bound.
+    """Return the floating-point operations and bytes of one inference: a lower bound, from the operators with known
+    work.
 
     Returns:
-        None if such operators have less than :data:`COVERAGE` of the operators' time.
+        None if these operators take less than :data:`COVERAGE` of the operators' time.
     """
     known = [row for row in profile.rows if row.launches]
     seconds, covered = (sum(median(row.seconds) for row in rows) for rows in (profile.rows, known))
@@ -145,7 +146,9 @@ def work(profile: Profile) -> tuple[float, float] | None:
 
 
 def is_sound(profile: Profile) -> bool:
-    """True if all values of a decoded profile are within bounds; probes and files are untrusted."""
+    """True if all values of a decoded profile are within bounds. The check is needed because probes and files are
+    untrusted.
+    """
     repeats = profile.repeats
     rows = profile.rows
     return (

@@ -47,7 +47,7 @@ class Point(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Family(msgspec.Struct, frozen=True, gc=False):
-    """A metric with its points. The name of a counter ends in ``_total``; values are in base units."""
+    """A metric with its points, in base units. The name of a counter ends in ``_total``."""
 
     name: str
     kind: Kind
@@ -74,8 +74,8 @@ class Metric(msgspec.Struct, frozen=True):
         """Make a family of points.
 
         Args:
-            points: Values by label values, or a single value without labels. Values that are not finite are left out,
-                because an unknown value is a missing point, never NaN or zero.
+            points: Values by label values, or a single value without labels. NaN and infinity are left out, because an
+                unknown value is a missing point.
         """
         if not isinstance(points, Mapping):
             points = {(): points}
@@ -111,9 +111,7 @@ PHASE = Metric(
 
 
 def joined(families: Iterable[Family]) -> tuple[Family, ...]:
-    """Merge families with the same name, kind and labels, because several modules may add points to one metric. Keep
-    the order.
-    """
+    """Merge families of one metric, because several modules may add points to a metric. Keep the order."""
     found: dict[tuple[str, Kind, tuple[str, ...]], Family] = {}
     for family in families:
         key = family.name, family.kind, family.labels
@@ -208,7 +206,7 @@ def relative_error(values: Sequence[float], reference: Sequence[float]) -> float
     """
     if len(values) != len(reference):
         return 1.0
-    # hypot and dist do not overflow, but squares of the output's values might.
+    # hypot and dist do not overflow, but squares of large output values may
     scale = math.hypot(*reference) if all(map(math.isfinite, reference)) else math.nan
     apart = math.dist(values, reference)
     if apart == 0.0:
@@ -236,6 +234,6 @@ def decode(body: bytes) -> Report:
         report = _decoder.decode(body)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-    except UnicodeDecodeError:  # msgspec does not turn this error into a DecodeError
+    except UnicodeDecodeError:  # msgspec raises UnicodeDecodeError here instead of DecodeError
         raise msgspec.DecodeError("a text is not UTF-8") from None
     return msgspec.structs.replace(report, runs=tuple(map(with_current_tags, report.runs)))

@@ -1,4 +1,4 @@
-"""Start time of a process: a part of the process's identity, and the beginning of a cold start."""
+"""Start time of a process. It identifies the process together with the PID, and begins the cold start."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def started(pid: int) -> float:
         psutil.Error: The process does not run, or is hidden from this user.
         OSError: There is no procfs.
     """
-    boot = psutil.boot_time()  # before psutil.Process, because psutil before version 7 caches the boot time
+    boot = psutil.boot_time()  # before psutil.Process: psutil caches the boot time before version 7
     return psutil.Process(pid).create_time() - boot

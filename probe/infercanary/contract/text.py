@@ -1,4 +1,4 @@
-"""Makes untrusted text, such as messages of other programs, safe for a label, a log or a terminal."""
+"""Makes untrusted text, such as other programs' messages, safe for a label, a log or a terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _HIDDEN = "***"
-# `scheme://user:password@`; in a URL at the beginning of the text, the password may have a blank.
+# `scheme://user:password@`; in a URL at the beginning of the text, the password may contain a space.
 _IN_TEXT = re.compile(r"(://[^\s/?#@:]{0,200}:)\S{0,1000}@")
 _IN_URL = re.compile(r"(\A[\w+.-]+://[^/?#@:]*:)(?!\d+\b).*@", re.DOTALL)
-# `password=secret` in a query or in libpq's key=value form, with or without quotes; `password_file=` is no secret.
+# `password=secret` in a query or in libpq's key=value form, with or without quotes; `password_file=` is not secret.
 _ASSIGNED = re.compile(
     r"((?:password|passwd|pwd|secret|token|api[_-]?key)\s*=\s*)('(?:[^'\\]|\\.)*'?|[^\s&]+)", re.IGNORECASE
 )

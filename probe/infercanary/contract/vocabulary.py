@@ -46,11 +46,11 @@ def _table(words: Iterable[_Word]) -> Mapping[str, _Word]:
 
 @dataclass(frozen=True)
 class PhaseKind:
-    """A phase of a repeat, timed by built-in targets; custom targets may have other phases."""
+    """A phase of a repeat, as built-in targets time it. Custom targets may use other phases."""
 
     name: str
     is_waiting: bool = False
-    """True if no work is done in the phase: the host enqueues work, or another process uses the device."""
+    """True for a phase without own work: the host enqueues work, or another process uses the device."""
     of_server: bool = False
     """True for a phase of a request to a server, measured by the client."""
     is_transfer: bool = False
@@ -75,7 +75,7 @@ PHASES: Mapping[str, PhaseKind] = _table(
 
 
 OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if phase.of_server)
-"""Phases of a request. A canary with such a phase waits for a server, and the server's threads do the work."""
+"""Phases of a request. A canary with such a phase waits for a server, which does the work in its own threads."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def current_tags(tags: tuple[str, ...], clock_reason: str = "") -> tuple[tuple[s
 
 
 def labelled_tags(tags: tuple[str, ...], clock_reason: str) -> tuple[str, ...]:
-    """Return tags for display, with the clock reason, such as ``gpu_clock_limited (sw_thermal)``."""
+    """Return tags for display, with the clock reason in parentheses: ``gpu_clock_limited (sw_thermal)``."""
     if not clock_reason:
         return tags
     return tuple(f"{tag} ({clock_reason})" if tag == GPU_CLOCK_LIMITED else tag for tag in tags)
@@ -268,7 +268,7 @@ class Component:
 
     name: str
     title: str
-    """Name of the component in a sentence."""
+    """Name of the component in sentences."""
     is_first: bool = True
     """True if lists begin with this component, in the order of this table. Other components follow, sorted by name."""
     names_device: bool = False
@@ -360,23 +360,20 @@ COMPUTE_THREADS: tuple[str, ...] = ("torch_intra_op_threads", "onnx_intra_op_thr
 
 
 def known_component(name: str) -> Component | None:
-    """Return the properties of a component; None for a component with only a name."""
+    """Return the properties of a component; None for a component that has only a name."""
     return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
 
 
 def is_of_canary(name: str) -> bool:
-    """True if the component belongs to one canary (:func:`of_canary`)."""
     return name.partition(":")[0] in (MODEL, SETTINGS)
 
 
 def is_given(name: str) -> bool:
-    """True if a component comes from outside the image (:attr:`Component.is_given`)."""
     known = known_component(name)
     return known is not None and known.is_given
 
 
 def is_setting(name: str) -> bool:
-    """True if a canary's settings alone determine a component (:attr:`Component.is_setting`)."""
     known = known_component(name)
     return known is not None and known.is_setting
 

@@ -37,11 +37,11 @@ MODULES = {
     "CUDA": "infercanary.doctor.cuda_events",
     "CUPTI": "infercanary.doctor.cupti",
 }
-"""Module with the checks, by section, in the order of the report."""
+"""Module with the checks of each section. The order is the order of the report."""
 
 
 class Ability(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one check, a line of the report: an ability of a probe on this machine."""
+    """Answer of one check: whether a probe has an ability on this machine. It becomes a line of the report."""
 
     section: str = ""
     name: str = ""
@@ -58,7 +58,7 @@ class Ability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(NamedTuple):
-    """Machine to check: paths of its system files, and the number of its GPU."""
+    """Machine to check: the paths of its system files, and the number of its GPU."""
 
     proc: Path = Path("/proc")
     sysfs: Path = Path("/sys")
@@ -68,13 +68,11 @@ class Machine(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One check."""
-
     section: str
     name: str
     function: Callable[[Machine], Ability]
     seconds: float
-    """Deadline. The default is 5 s, because an unused GPU may need seconds to wake up."""
+    """Deadline of the check. The default is 5 s, because an unused GPU may need seconds to wake up."""
     needs: str
     """Name of a check of the same section that must be OK or limited first; empty for none."""
 
@@ -102,7 +100,7 @@ def checks() -> list[Check]:
 
 
 class Refusal(Exception):
-    """The answer "refused" as an exception, with the reason and optionally the fix."""
+    """Raised by a check for the answer "refused", with the reason and optionally the fix."""
 
 
 def ok(found: str) -> Ability:
@@ -132,5 +130,5 @@ def answered(check: Check, machine: Machine) -> Ability:
         return refused(f"the driver answers {error}", "see the kernel's log (dmesg | grep NVRM)")
     except pynvml.NVMLError as error:
         return refused(advice(error))
-    except Exception as error:  # continue with the other checks
+    except Exception as error:  # one failed check must not stop the other checks
         return refused(f"the check failed: {one_line(error)}")

@@ -1,5 +1,5 @@
-"""The separate process that runs the checks. It is killed if a driver hangs; a crash of a library ends only this
-process.
+"""Separate process that runs the checks. If a driver hangs, the process is killed. If a library crashes, only this
+process ends.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ def main() -> None:
     """Receive the machine and then checks, and send answers. ``sys.argv[1]`` is the connection's file descriptor."""
     connection = Connection(int(sys.argv[1]))
     machine = connection.recv()
-    checks()  # imports the modules now, because the deadline of a check does not include imports
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # hides messages of libraries
+    checks()  # import all modules now, because the deadline of a check excludes imports
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # hide messages of libraries
     connection.send("ready")
     with suppress(EOFError):
         while True:
             connection.send(answered(connection.recv(), machine))
-    os._exit(0)  # skips the clean-up of libraries, which may hang
+    os._exit(0)  # skip the clean-up of libraries, which may hang
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs checks one after the other in a separate process, which is killed if a driver hangs."""
+"""Runs the checks one after the other in a separate process. If a driver hangs, the process is killed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import msgspec
 from infercanary.command.interpreter import run_module
 from infercanary.doctor.ability import Ability, Check, Machine, refused
 
-_START_SECONDS = 60.0  # time limit for the start of Python and for imports, on a busy machine
+_START_SECONDS = 60.0  # time for starting Python and for imports, on a busy machine
 _MOST_LOST = 2
-"""After this number of hung or crashed checks, the rest of the section is skipped: calls to one driver wait for each
+"""After this number of hung or crashed checks, skip the rest of the section: calls to one driver wait for each
 other, so more checks would probably hang.
 """
 
 
 class NotAsked(Exception):
-    """No check can run, because the process for the checks does not start."""
+    """The process for the checks does not start, so no check can run."""
 
 
 class _Answering:
@@ -35,7 +35,7 @@ class _Answering:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, with this module
                 run_module("infercanary.doctor.answering", str(theirs.fileno())),
-                stdout=subprocess.DEVNULL,  # hides messages of libraries
+                stdout=subprocess.DEVNULL,  # hide messages of libraries
                 pass_fds=[theirs.fileno()],
             )
         except OSError as error:
@@ -48,8 +48,8 @@ class _Answering:
             raise NotAsked(ready.why)
 
     def ask(self, check: Check) -> Ability:
-        """Return the answer of a check. A check that hangs or crashes gets a refusal, and its process ends."""
-        with suppress(BrokenPipeError):  # the process crashed after its previous answer
+        """Return the answer of a check. If the check hangs or crashes, return a refusal, and end its process."""
+        with suppress(BrokenPipeError):  # the process crashed after its last answer
             self._connection.send(check)
         return self._answer(check.seconds)
 
@@ -70,7 +70,9 @@ class _Answering:
         return answer
 
     def end(self) -> None:
-        """Kill the process; wait at most a second for its end, because it may hang in the kernel."""
+        """Kill the process. Wait at most a second for its end, because a process that hangs in the kernel does not
+        end.
+        """
         self.has_ended = True
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):

@@ -44,7 +44,7 @@ def schema() -> dict[str, Any]:
 
 
 def answer_document(answer: Ability) -> Document:
-    """Return the document of one answer. Its label is the state, because names of NVML functions are too long for the
+    """Return one answer as a document. Its label is the state, because names of NVML functions are too long for the
     label column.
     """
     finding = "; ".join(filter(None, (answer.found, answer.why))) + (answer.fix and f" → {answer.fix}")
@@ -106,7 +106,7 @@ def command(as_json: bool, wanted: tuple[str, ...], device: int, settings: str |
     table = [check for check in checks() if not wanted or check.section in wanted]
     width = shutil.get_terminal_size((100, 24)).columns
     if settings is not None:
-        from infercanary.doctor.limits import report_limits  # imports engines, which the checks do not need
+        from infercanary.doctor.limits import report_limits  # imports engines, which only --limits needs
 
         return report_limits(settings, as_json, width)
     answers: list[Ability] = []

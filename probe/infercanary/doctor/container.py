@@ -15,7 +15,7 @@ from infercanary.probe.samplers.cgroup.files import text
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, WAITING
 
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call, by machine
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call perf_event_open, by machine
 _HARDWARE, _INSTRUCTIONS = 0, 1  # PERF_TYPE_HARDWARE, PERF_COUNT_HW_INSTRUCTIONS
 _DISABLED, _EXCLUDE_KERNEL_AND_HYPERVISOR = 1, 1 << 5 | 1 << 6
 _ATTRIBUTES = 64  # PERF_ATTR_SIZE_VER0
@@ -76,7 +76,7 @@ _PERF_REFUSALS = {
         "sysctl kernel.perf_event_paranoid=2",
     ),
 }
-"""Reason and fix, by error number."""
+"""Reason and fix for each error number."""
 
 
 @check("container", "perf events")

@@ -18,7 +18,7 @@ from infercanary.probe.targets.controls.cuda import PTX
 _PAIRS = 200
 _TRIES = 15
 _MOST_OVERHEAD = 20e-6
-"""Maximum seconds between two events with no work between them: a fifth of a batch of 100 µs. Tested GPUs took 1.5 to
+"""Maximum seconds between two events without work between them: a fifth of a batch of 100 µs. Tested GPUs took 1.5 to
 6 µs.
 """
 _DRIFT_SECONDS = 2.0
@@ -31,7 +31,8 @@ _WORDS = 256
 
 @cache
 def device(ordinal: int) -> Device:
-    """Return the GPU with a context of this process. All calls share the context, which ends with the process.
+    """Return the GPU with a context of this process. All calls share one context, which exists until the process
+    ends.
 
     Raises:
         Refusal: A context would take memory that a server on this GPU may need.
@@ -77,7 +78,7 @@ def _events(machine: Machine) -> Ability:
 
 
 def _anchor(gpu: Device) -> tuple[int, int, Event]:
-    """Record events on the idle stream, and keep the event whose host time is most exact.
+    """Record events on the idle stream, and keep the event with the most exact host time.
 
     Returns:
         Length and middle of the host's time interval that contains the event, in nanoseconds; then the event.

@@ -1,4 +1,4 @@
-"""Check of CUPTI: can this process get the times of its kernels? Profiles of torch canaries need these times."""
+"""Check of CUPTI: can this process time its kernels? Profiles of torch canaries need kernel times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONCURRENT_KERNEL = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 _INSUFFICIENT_PRIVILEGES = (35, 40)  # CUPTI_ERROR_INSUFFICIENT_PRIVILEGES, …_VIRTUALIZED_DEVICE_…
 _BUFFER = 1 << 20
-_MAJORS = range(19, 10, -1)  # by version of CUDA, newest first
+_MAJORS = range(19, 10, -1)  # names by CUDA version, newest first
 _KERNELS = 5
 
 _Requested = CFUNCTYPE(None, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_size_t))
@@ -23,7 +23,7 @@ _Completed = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_size_t, c_size_t)
 
 
 def _library() -> ctypes.CDLL | None:
-    """Return the CUPTI library from torch's wheels, or else from the system."""
+    """Return the CUPTI library of torch's wheels; if they have none, the library of the system."""
     wheels = [found for path in sys.path for found in glob.glob(f"{path}/nvidia/*/lib/libcupti.so.*")]
     for name in [*sorted(wheels, reverse=True), *(f"libcupti.so.{major}" for major in _MAJORS)]:
         try:

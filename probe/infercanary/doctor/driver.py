@@ -67,8 +67,8 @@ def _device_files(machine: Machine) -> Ability:
 
 
 def _may_open(path: Path) -> bool:
-    """True if this process can open the device file. The file's mode is not enough, because the container's cgroup has
-    its own list of allowed devices.
+    """True if this process can open the device file. A check of the file's mode is not enough, because the
+    container's cgroup has its own list of allowed devices.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))

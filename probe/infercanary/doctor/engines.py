@@ -1,4 +1,4 @@
-"""Checks of the inference engines installed for this Python. Each engine is imported, as in a probe."""
+"""Checks of the inference engines installed for this Python. Each check imports its engine, as a probe does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _imported(name: str, needed: str) -> Any:
 
 
 def _fitting(engine: str, built: str, found: str) -> Ability:
-    """Return OK, unless the driver is too old for the engine's CUDA version.
+    """Return "OK", or "limited" if the driver is too old for the engine's CUDA version.
 
     Args:
         built: CUDA version for which the engine was built; empty for none.

@@ -60,7 +60,7 @@ def _mig(machine: Machine) -> Ability:
 def _mps(machine: Machine) -> Ability:
     nvml, found = opened()
     modes = {nvml.nvmlDeviceGetComputeMode(gpu.handle) for gpu in found}
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - MPS's default
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # noqa: S108 - default folder of MPS
     if pynvml.NVML_COMPUTEMODE_PROHIBITED in modes:
         return refused("compute mode prohibited", "on the host: nvidia-smi -c DEFAULT")
     if (pipes / "control").exists():
@@ -99,7 +99,7 @@ def _numa(machine: Machine) -> Ability:
 
 @check("GPU", "tenants now", seconds=10.0, needs="GPUs")
 def _tenants(machine: Machine) -> Ability:
-    """List the processes on the GPUs once. The probe lists no processes around runs, because this takes
+    """List the processes on the GPUs once. The probe never lists processes around a run, because listing takes
     milliseconds under the driver's lock.
     """
     nvml, found = opened()

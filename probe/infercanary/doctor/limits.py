@@ -1,4 +1,4 @@
-"""``infercanary doctor --limits``: the limit of each canary, as documents and JSON."""
+"""``infercanary doctor --limits``: reports the limit of each canary as text or JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report_limits(path: str, as_json: bool, width: int) -> int:
     """Measure the limits of the canaries of a probe.yaml, and print them.
 
     Returns:
-        The exit code: 3 if the limit of a canary is unknown.
+        Exit code: 3 if the limit of a canary is unknown.
 
     Raises:
         UsageError: A mistake in the file.
@@ -72,7 +72,7 @@ def report_limits(path: str, as_json: bool, width: int) -> int:
 
 
 def limit_document(limit: CanaryLimit) -> Document:
-    """Return the limit of one canary for people."""
+    """Return the limit of one canary as a document."""
     facts = [
         Fact("latency", limit.seconds, "s"),
         Fact("shares", _shares(limit.shares)),

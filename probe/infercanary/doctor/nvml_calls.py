@@ -56,7 +56,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 @cache
 def opened() -> tuple[Nvml, tuple[Gpu, ...]]:
-    """Initialize NVML; return NVML and its GPUs, without MIG devices. All calls return the same objects.
+    """Initialize NVML; return NVML and its GPUs, without MIG devices. All callers share the same objects.
 
     Raises:
         Unavailable: There is no driver.

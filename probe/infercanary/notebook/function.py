@@ -1,4 +1,4 @@
-"""Target for any function, such as a notebook's cell."""
+"""Target that times any function, such as a notebook's cell."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from infercanary.probe.targets import Target
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports other libraries
+_COMPONENTS = ("torch", "tensorflow")  # versions of other libraries are reported by the probe itself
 
 
 class FunctionTarget(Target):
-    """Times a function with fixed arguments. On CUDA, events before and after the call give the times, and the clock's
-    stream is the current stream during the call.
+    """Times a function with fixed arguments. On CUDA, events before and after the call give the times, on the stream
+    that is current during the call.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
@@ -39,12 +39,13 @@ class FunctionTarget(Target):
             self.clock = CudaClock(torch.cuda, torch.device(self.device))
 
     def run(self, phase: Phase) -> Any:
-        """Call the function once."""
         with phase("compute"):
             return self._function(*self._arguments)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Return numbers at evenly spaced positions of the result; the last is NaN if any number is not finite."""
+        """Return numbers at evenly spaced positions of the result. The last number is NaN if the result contains NaN
+        or infinity.
+        """
         return outputs.values(result)
 
     def environment(self) -> Mapping[str, str]:

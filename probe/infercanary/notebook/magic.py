@@ -17,7 +17,7 @@ def load(shell: Any) -> None:
     """Register the magics in IPython's ``InteractiveShell``."""
 
     def canary(line: str, cell: str | None = None) -> TimingResult | None:
-        """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until its latency is steady.
+        """Time a statement (%canary) or a whole cell (%%canary), after a warm-up until the latency is steady.
 
         --device cuda   measure by CUDA events
         --name NAME     name of the canary in `compare` and `save` (default: cell)
@@ -26,7 +26,7 @@ def load(shell: Any) -> None:
         try:
             return _timed(shell, line, cell)
         except UsageError as error:
-            print(f"infercanary: {error}")  # one line instead of a traceback
+            print(f"infercanary: {error}")  # show one line instead of a traceback
             return None
 
     shell.register_magic_function(canary, "line_cell", "canary")

@@ -1,4 +1,4 @@
-"""``infercanary.read``: the runs of a journal, for a notebook."""
+"""``infercanary.read``: reads the runs of a journal in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result of measured runs, or of runs from a file: numbers, a table for a notebook, and a journal."""
+"""Result of measured runs or of runs from a file. It has numbers, a table for a notebook, and a journal."""
 
 from __future__ import annotations
 
@@ -48,12 +48,11 @@ class TimingResult:
 
     @property
     def medians(self) -> list[float]:
-        """Median of each run."""
         return [median(run.latencies) for run in self.runs if run.latencies]
 
     @property
     def median(self) -> float:
-        """Median of the runs' medians."""
+        """Median of the runs' medians, in seconds."""
         return median(self.medians)
 
     @property
@@ -63,13 +62,13 @@ class TimingResult:
         The interval assumes independent runs, but no distribution. For a verdict, use `compare`.
         """
         ordered = sorted(self.medians)
-        # Ranks by the binomial distribution; two standard deviations cover 95 % for every number of runs.
+        # Ranks from the binomial distribution: two standard deviations cover 95 % for every number of runs.
         rank = math.floor(len(ordered) / 2 - math.sqrt(len(ordered)))
         return (ordered[rank - 1], ordered[-rank]) if rank >= 1 else None
 
     @property
     def phases(self) -> dict[str, float]:
-        """Median over the runs, by phase."""
+        """Median seconds of each phase over the runs."""
         names = dict.fromkeys(name for run in self.runs for name in run.phases)
         return {name: median(r.phases[name] for r in self.runs if name in r.phases) for name in names}
 
@@ -116,7 +115,7 @@ class TimingResult:
             from infercanary.compare.notebook import answer
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
-        # Runs measured in this process do not belong to an image, unlike runs from a probe's journal.
+        # A run from this process belongs to no image, unlike a run from a probe's journal.
         subject = "code" if self.process or candidate.process else "image"
         with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
             old, new = self.save(Path(folder) / "old"), candidate.save(Path(folder) / "new")
@@ -172,7 +171,7 @@ class TimingResult:
     def _repr_html_(self) -> str | None:
         try:
             from infercanary.pages.html import environment
-        except ModuleNotFoundError:  # the notebook shows text if the extra `exporter` is missing
+        except ModuleNotFoundError:  # without the extra `exporter`, the notebook shows text
             return None
         parts: Any = environment().get_template("document.html").module
         return str(parts.document(self.document))

@@ -15,9 +15,9 @@ from infercanary.notebook.result import TimingResult
 from infercanary.probe import Probe, Target, TorchTarget
 
 RUNS = 12
-"""Number of runs that the judge's first looks need. A start with fewer than 8 runs does not count."""
+"""Enough runs for the judge's first looks. The judge ignores a start with fewer than 8 runs."""
 
-_MOST_RUNS = 512  # runs in one report
+_MOST_RUNS = 512  # maximum number of runs in one report
 
 _PROBE_LOG = logging.getLogger("infercanary.probe")
 
@@ -30,8 +30,8 @@ def time(
     name: str = "model",
     runs: int = RUNS,
 ) -> TimingResult:
-    """Measure the latency of a model or function as a probe does: after a warm-up until the latency is steady, and on a
-    GPU by CUDA events.
+    """Measure the latency of a model or function as a probe does: after a warm-up until the latency is steady, and by
+    CUDA events on a GPU.
 
     Args:
         model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
@@ -59,7 +59,7 @@ def time(
     finally:
         _PROBE_LOG.removeFilter(_is_no_failure)
         probe.close()
-    assert report is not None  # only a stopped probe has no report, and nothing stops this probe
+    assert report is not None  # only a stopped probe returns no report, and nothing stops this probe
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
         raise UsageError(f"{name}: {failed[-1].detail}")
@@ -74,17 +74,14 @@ def time(
 
 
 def _is_no_failure(line: logging.LogRecord) -> bool:
-    """True if a log line is not about a failure.
-
-    A failure is raised as an exception, so its log line would be a duplicate.
-    """
+    """Drop a failure's log line, because the failure is also raised as an exception."""
     return line.levelno < logging.ERROR
 
 
 def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if isinstance(model, str):
         return TorchTarget(model, inputs, device=device or "cpu")
-    torch = sys.modules.get("torch")  # a torch model exists only if torch does
+    torch = sys.modules.get("torch")  # torch is imported if a torch model exists
     if torch is not None and isinstance(model, torch.nn.Module):
         parameter = next(model.parameters(), None)
         own = "cpu" if parameter is None else str(parameter.device)
@@ -97,7 +94,7 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if is_target:
         target: Target = model
         return target
-    if hasattr(inputs, "dtype"):  # an array also has a length, but counts as one argument
+    if hasattr(inputs, "dtype"):  # an array also has a length, but is one argument
         inputs = [inputs]
     if not isinstance(inputs, list | tuple):
         raise UsageError("inputs: give a list with one entry for each argument, such as [x]")

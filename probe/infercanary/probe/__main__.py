@@ -85,7 +85,7 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal code
         # A signal is the normal end of a probe that runs permanently. With --once or --profile, a signal means that
-        # nothing was reported.
+        # the report is missing.
         code = 128 + number if for_a_person else 0
         if probe is None:
             sys.exit(code)

@@ -1,4 +1,4 @@
-"""Access to the probe's report: TLS, and a token that the exporter sends."""
+"""Access to the probe's report: TLS, and the exporter's token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Access:
-    """TLS and a token, both optional. A renewed token or certificate is used from the next connection on."""
+    """TLS and a token, both optional. A renewed token or certificate applies from the next connection on."""
 
     def __init__(self, tls: ServerTls | None = None, token_file: str | None = None) -> None:
         self._tls, self._token_file = tls, token_file
@@ -39,7 +39,7 @@ class Access:
 
     def context(self) -> ssl.SSLContext | None:
         """Return the TLS context for the next connection; None for plain HTTP."""
-        # During a renewal, certificate and key may not match: keep the previous pair until both files are new.
+        # During a renewal, certificate and key may not match. Keep the previous pair until both files are new.
         with suppress(OSError, ValueError):
             self._load()
         return self._context
@@ -66,7 +66,6 @@ def _make_context(certificate: str, key: str, _changed_at: tuple[int, ...]) -> s
 
 
 def _read_token(file: str) -> bytes:
-    """Return the token; empty if the file cannot be read."""
     try:
         return Path(file).read_bytes().strip()
     except OSError:

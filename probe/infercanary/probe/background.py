@@ -1,4 +1,4 @@
-"""Background work of a canary, between its runs, in a thread that ends after the work (or hangs)."""
+"""Background work of a canary between its runs. The work's thread ends after the work, unless the work hangs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """True while the work runs in its thread. Between steps, this is abandoned work, which still slows runs."""
+        """True while the work runs in its thread. Between steps, running work is abandoned work, which still slows
+        runs.
+        """
         return self._worker.is_busy
 
     def put_off(self, now: float) -> None:
-        """Postpone the work by a minute, because the device is busy or memory is short."""
+        """Postpone the work by a minute: the device is busy, or memory is short."""
         self.next_at = now + _PUT_OFF_SECONDS
 
     def interrupt(self) -> None:
-        """End the present wait for the work, and every later wait. The work may continue in its thread. Callable from
+        """End the present wait for the work, and all later waits. The work may continue in its thread. Callable from
         any thread.
         """
         self._worker.interrupt()

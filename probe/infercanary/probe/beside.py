@@ -25,7 +25,7 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # after a longer run, the next pause is the first pause again
+_WELL_SECONDS = 60.0  # a probe that ran longer than this resets the pause
 _END_SECONDS = 1.0  # docker stop waits 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
@@ -60,7 +60,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     child = os.fork()
     if child == 0:
         _supervise(path, own)
-    # Python ignores these signals. Reset them, because the server would inherit the setting.
+    # Python ignores these signals. Reset them: otherwise the server would inherit the setting.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -73,7 +73,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
 
 
 def _supervise(path: str, server: int) -> NoReturn:
-    """Start the probe, and restart it whenever it ends.
+    """Start the probe, and restart the probe whenever it ends.
 
     The session is separate, so that Ctrl-C reaches only the server.
     """
@@ -81,11 +81,11 @@ def _supervise(path: str, server: int) -> NoReturn:
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
     pause = _FIRST_PAUSE
-    while os.getppid() == server:  # checks that the server did not end before prctl
+    while os.getppid() == server:  # the server may have ended before prctl
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
-        except OSError as error:  # a limit of processes or memory is reached; the server comes first
+        except OSError as error:  # the limit of processes or memory is reached; the server comes first
             why = f"the probe cannot be started ({error.strerror})"
         else:
             code = probe.wait()

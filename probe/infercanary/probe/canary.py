@@ -1,4 +1,4 @@
-"""Canary: a timed target with its state, its retries and its metrics."""
+"""Canary: a timed target with its state, retries and metrics."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from infercanary.probe.watcher import Memory
 
 log = logging.getLogger("infercanary.probe")
 
-# Shortest and longest seconds of a pause, which grows with each failure in a row.
+# Shortest and longest pause in seconds. The pause grows with each failure in a row.
 _REOPEN_SECONDS = 60.0, 3600.0
-_PUT_OFF_SECONDS = 5.0, 600.0  # after postponed runs, which take no memory
+_PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs: short, because they take no memory
 _PAUSES: Mapping[str, tuple[float, float]] = {
-    "out_of_memory": (60.0, 600.0),  # long, because each attempt takes memory
+    "out_of_memory": (60.0, 600.0),  # long pause, because each attempt takes memory
     "rate_limited": (1.0, 60.0),
 }
-# maximum share of the time for retries of open(), because each retry may load a model
+# maximum share of the time for retries of open(): each retry may load a model
 _REOPEN_DUTY = 0.01
-_ABSENT = ("unreachable", "not_ready", "timed_out")  # no model was loaded, because open() waited for a server
-_WAITED = 1.5  # a run with a higher ratio of cost to busy time had to wait
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # open() waited for a server, so no model was loaded
+_WAITED = 1.5  # a run with a higher ratio of cost to busy time waited for its turn
 _TAKE_SECONDS = 1.0
 
 
@@ -79,7 +79,7 @@ class Canary(TimedTarget):
         self.place: Place | None = None
         """Place of the last run's thread; None if that run failed."""
         self.mistake: UsageError | None = None
-        """Mistake that the user must correct before the target can be opened."""
+        """Mistake in the settings that the user must correct before the target can be opened."""
         self._metrics = CanaryMetrics(name, tally, target.reasons)
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -89,14 +89,15 @@ class Canary(TimedTarget):
         self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
-        self._to_close: Ended | None = None  # set while a hanging run delays the closing
-        self._failed: RunResult | None = None  # failed result without a run, for the next call of failed()
+        self._to_close: Ended | None = None  # set while a hanging run delays closing
+        # failed result that belongs to no run, for the next call of failed()
+        self._failed: RunResult | None = None
         self._complaint = Complaint(f"canary {name}")
         self._metrics.state(self.state)
 
     @property
     def repeat_cost(self) -> float:
-        """Cost per repeat in seconds: the median of the last runs, because a single run may be contended."""
+        """Cost per repeat in seconds: the median of several runs, because contention may slow a single run."""
         return statistics.median(self._costs) if self._costs else 0.0
 
     @property
@@ -106,7 +107,7 @@ class Canary(TimedTarget):
 
     @property
     def gives_way(self) -> bool:
-        """True if the last run queued behind requests or another GPU user (which then queue behind it as well)."""
+        """True if the last run queued behind requests or another GPU user, which also queue behind the canary."""
         return self.state == "busy" or (self.pool is not None and self.crowding > _WAITED)
 
     @property
@@ -120,7 +121,7 @@ class Canary(TimedTarget):
 
     @property
     def cuda_missing(self) -> str:
-        """Reason why the canary found no CUDA although it should use CUDA; otherwise empty."""
+        """Reason why a canary for CUDA runs without CUDA; otherwise empty."""
         return str(self.target.cuda_missing) or self._unfit
 
     @property
@@ -129,7 +130,7 @@ class Canary(TimedTarget):
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
-        """Open the target in its thread, and wait at most ``seconds``. A later call continues to wait.
+        """Open the target in its thread, and wait at most ``seconds``. A later call continues the wait.
 
         Afterwards the canary is open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure, calls do
         nothing for at least a minute (after a rate limit, a second). An attempt that exceeds its deadline continues,
@@ -161,12 +162,12 @@ class Canary(TimedTarget):
         self._opening_since = None
 
     def failed(self) -> RunResult | None:
-        """Return the result of the last failed opening or postponed run, only once; None if there is none."""
+        """Return the result of the last failed opening or postponed run, but only once; None if there is none."""
         failed, self._failed = self._failed, None
         return failed
 
     def put_off(self, why: str) -> None:
-        """Postpone the run for lack of memory. Keep the first reason, because its sizes change each time."""
+        """Postpone the run for lack of memory. Keep the first reason, because the reason's sizes change each time."""
         now = perf_counter()
         if now < self._retry_at:
             return
@@ -175,16 +176,16 @@ class Canary(TimedTarget):
         self._count_failed(RunResult("raised", detail, reason="out_of_memory"))
 
     def close_for_memory(self, ended: Ended) -> None:
-        """Close the target to free memory for the server. The target is opened again later."""
+        """Close the target to free memory for the server. A later attempt opens the target again."""
         if self.is_opening:
-            self.open(_TAKE_SECONDS)  # the target's thread may have just opened the target
+            self.open(_TAKE_SECONDS)  # the target's thread may have opened the target just now
         self._to_close = ended if self.is_open else None
         if self._to_close is None:
             return
         try:
             with suppress(
                 DeadlineExceeded, Interrupted
-            ):  # closing may continue, but a closed target must not run
+            ):  # closing may still be in progress, but a closed target must not run
                 self._worker.call(self._release, self.timeout)
         except (StillBusy, RuntimeError):  # try again later: a run hangs, or no thread can be started
             return
@@ -219,12 +220,14 @@ class Canary(TimedTarget):
         return result
 
     def count(self, tags: tuple[str, ...], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the last round. With ``eligible``, the round can be used to compare images."""
+        """Count the tags and measures of the last round. ``eligible`` means that the round can be used to compare
+        images.
+        """
         self.last_tags = tags
         self._metrics.found(tags, measures, eligible)
 
     def close(self, seconds: float) -> bool:
-        """Close the target as soon as no run uses it. True if that took at most ``seconds``."""
+        """Close the target as soon as no run uses it. True if the target was closed within ``seconds``."""
         ended = self._worker.stop(seconds, self._close if self.is_open or self.is_opening else None)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
@@ -248,12 +251,12 @@ class Canary(TimedTarget):
         if isinstance(error, NoCuda):
             reason = self.cuda_missing if is_reason(self.cuda_missing) else None
         elif not isinstance(error, Failure) and (unfit := misfit(result.detail)) is not None:
-            # Incompatible libraries are a failure, and not a mistake in the settings, even if a model's module imports
+            # Incompatible libraries are a failure, not a mistake in the settings, even if a model's module imports
             # them.
             reason = unfit.reason
             result = result._replace(detail=f"{result.detail}; {unfit.fix}")
         elif isinstance(error, UsageError):
-            self.mistake = error  # the caller reports the first mistake; the command then ends
+            self.mistake = error  # the caller reports the first mistake, and the command ends
         now, pause = perf_counter(), self._pause_after(error)
         if reason != "rate_limited":
             least, longest = _REOPEN_SECONDS
@@ -261,7 +264,7 @@ class Canary(TimedTarget):
             pause = min(longest, max(least, pause, took / _REOPEN_DUTY))
         self._retry_at = now + pause
         self._unfit = reason if reason in MISFITS else ""
-        # Report the versions that do not fit together, but no device, because the canary does not run.
+        # Report the versions that do not fit together, but no device: the canary does not run.
         self.environment = {
             name: version for name, version in self._unopened.items() if name not in DEVICE_COMPONENTS
         }
@@ -306,10 +309,10 @@ class Canary(TimedTarget):
         self._fail(result.detail, _state_of(result), level)
 
     def _pause_after(self, error: Exception) -> float:
-        """Return the seconds without a run after this failure: at least as long as a server wants; 0 for no pause."""
+        """Return the pause in seconds after this failure: at least the time that a server requests; 0 for no pause."""
         if not isinstance(error, Failure) or error.reason not in _PAUSES:
             return 0.0
-        # Lengthen the pause even if the server gives a time, because that time may apply to a single request.
+        # Lengthen the pause even if the server requests a time, because that time may apply to a single request.
         return max(self._longer_pause(*_PAUSES[error.reason]), error.retry_after or 0.0)
 
     def _longer_pause(self, least: float, longest: float) -> float:
@@ -317,7 +320,7 @@ class Canary(TimedTarget):
         return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
-        """Set the time to steady as soon as the canary is steady. Scheduled runs continue an unfinished warm-up."""
+        """Set the time to steady when the canary becomes steady. Scheduled runs continue an unfinished warm-up."""
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)
@@ -357,6 +360,6 @@ def _state_of(result: RunResult) -> CanaryState:
 
 
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
-    """Number of threads from the first known component of ``components``; 0 if none is known."""
+    """Return the number of threads from the first known component of ``components``; 0 if none is known."""
     text = next(filter(None, (environment.get(component, "") for component in components)), "")
     return int(text) if text.isascii() and text.isdigit() else 0

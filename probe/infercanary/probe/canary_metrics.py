@@ -1,4 +1,4 @@
-"""Metrics of a canary and of its runs, set only by this module."""
+"""Metrics of a canary and of its runs. Only this module sets these metrics."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ CUDA_MISSING = Metric(
 
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")
 
-_ANY: tuple[Reason, ...] = REASONS[:7]  # reasons that any target may give
-_DETAIL_BYTES = 240  # the exporter accepts labels of 256 bytes
+_ANY: tuple[Reason, ...] = REASONS[:7]  # reasons of failures that all targets may give
+_DETAIL_BYTES = 240  # the exporter accepts labels of up to 256 bytes
 _NUMBER = re.compile(r"\d[\w.]*")
 _RECENT_RUNS = 100
 
 
 class CanaryMetrics:
-    """Fills one canary's metrics in a :class:`Tally`. Each outcome, reason and tag has a series from the start.
+    """Sets one canary's metrics in a :class:`Tally`. Each outcome, reason and tag has a series from the start.
 
     Args:
         name: The label ``canary``.
@@ -131,9 +131,9 @@ class CanaryMetrics:
         self._name = name
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
-        self._readings: set[Metric] = set()  # metrics of the last run's readings
+        self._readings: set[Metric] = set()  # metrics that the last run's readings set
         self._failure: tuple[Reason, str] | None = None  # published failure: reason, and text without numbers
-        for outcome in OUTCOMES:  # start at 0, so that the first count is an increase
+        for outcome in OUTCOMES:  # start at 0, so that the first failure is an increase
             tally.add(RUNS, 0, name, outcome)
         for reason in dict.fromkeys([*_ANY, *reasons]):
             tally.add(FAILURES, 0, name, reason)
@@ -141,12 +141,12 @@ class CanaryMetrics:
             tally.add(TAGGED, 0, name, tag)
 
     def state(self, state: CanaryState) -> None:
-        """Set the canary's state: 1 for the current state, 0 for the other states."""
+        """Set the gauge of the canary's state: 1 for the current state, 0 for all other states."""
         for other in CANARY_STATES:
             self._set(STATE, other == state, other)
 
     def cuda(self, missing: str) -> None:
-        """Set the reason why the engine has no CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
+        """Set the reason why the engine lacks CUDA: one of ``CUDA_MISSING_REASONS``, or empty."""
         for reason in CUDA_MISSING_REASONS:
             self._set(CUDA_MISSING, reason == missing, reason)
 
@@ -156,13 +156,13 @@ class CanaryMetrics:
             self._set(COLD_START, getattr(opened, step), step)
 
     def steady(self, seconds: float) -> None:
-        """Set the time until the canary was first steady: seconds since the container started, including loading."""
+        """Set the time until the canary was first steady: seconds since the container's start, with loading."""
         self._set(COLD_START, seconds, "time_to_steady")
 
     def run(self, done: RunResult) -> None:
-        """Count a run. A run without a latency clears the last latency, which would look healthy."""
+        """Count a run. A run without a latency removes the last latency, which would look healthy."""
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        if done.outcome != "busy":  # a busy run did not execute, so keep showing the last failure
+        if done.outcome != "busy":  # a busy run was not executed, so keep the text of the last failure
             self._show_failure(done.failure, done.detail)
         for metric in (MEDIAN, IQR, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
@@ -186,7 +186,7 @@ class CanaryMetrics:
         self._add_usage(done.usage)
 
     def found(self, tags: Iterable[str], measures: Mapping[str, float], eligible: bool) -> None:
-        """Count the tags and measures of the run that was counted last.
+        """Count the tags and measures of the last counted run.
 
         Args:
             measures: Name → value; values of earlier runs are removed.
@@ -202,8 +202,8 @@ class CanaryMetrics:
                 self._set(metric, measures[measure], *labels)
 
     def _show_failure(self, reason: Reason | None, detail: str) -> None:
-        """Count a failure and publish its text; without a reason, clear the published text."""
-        # Ignore numbers. Otherwise, failures that differ only in a number would each be a new series.
+        """Count a failure and publish its text. Without a reason, remove the published text."""
+        # Ignore numbers. Otherwise, failures with different numbers would each be a new series.
         failure = None if reason is None else (reason, _NUMBER.sub("0", detail))
         if failure != self._failure:
             self._tally.forget(DETAIL, self._name)

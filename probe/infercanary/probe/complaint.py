@@ -1,4 +1,4 @@
-"""Complaint: why a part of the probe does not work, logged once per change."""
+"""Complaint: the reason why a part of the probe fails. Each change of the reason is logged once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ log = logging.getLogger("infercanary.probe")
 
 
 class Complaint:
-    """Logs the state of one part of the probe: a reason if the part fails, and its recovery.
+    """Logs why one part of the probe fails, and when it recovers.
 
     Args:
         part: Subject of the lines in the log: ``journal /data/runs.jsonl``.
@@ -20,7 +20,7 @@ class Complaint:
         self._part = part
 
     def set(self, text: str, level: int = logging.WARNING) -> None:
-        """Set the reason, or "" if the part works. A reason that is logged already is not logged again."""
+        """Set the reason, or "" if the part works. Log a reason only when it changes."""
         if text != self.text:
             log.log(level if text else logging.INFO, "%s: %s", self._part, text or "works again")
         self.text = text

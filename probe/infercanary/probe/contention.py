@@ -43,7 +43,7 @@ class Inside(NamedTuple):
 
 
 class ContainerLoad:
-    """CPU time that others in the container use, counted from the creation of this object.
+    """Counts the CPU time of others in the container, from the creation of this object.
 
     Args:
         container: CPU time of everything in the container.
@@ -54,7 +54,7 @@ class ContainerLoad:
         self._began, self._process, self._all = perf_counter(), process_time(), container.seconds()
 
     def since(self, usage: ThreadUsage) -> Inside | None:
-        """Return the CPU time of others; None if the container's CPU time is unknown.
+        """Return the CPU time of others since the creation; None if the container's CPU time is unknown.
 
         Args:
             usage: Use of the canary's own thread over the same time.
@@ -70,9 +70,9 @@ class ContainerLoad:
 
 
 def divide_wait(usage: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
-    """Divide a thread's CPU wait by cause: processes outside the container, or threads and processes inside.
+    """Divide a thread's CPU wait by cause: processes outside the container, and threads and processes inside.
 
-    The kernel does not record which process had the CPU. Wait up to the CPU time used inside counts as caused inside;
+    The kernel does not record which process used the CPU. Wait up to the CPU time used inside counts as caused inside;
     the rest, as caused outside.
 
     Args:
@@ -96,11 +96,11 @@ class Helped(NamedTuple):
     """Activity of an engine's compute threads, as ratios of the elapsed time."""
 
     computed: float
-    """Computing time of the thread that computed longest."""
+    """Longest computing time of one thread."""
     waited: float
-    """CPU wait of the thread that waited longest."""
+    """Longest CPU wait of one thread."""
     queued: float
-    """CPU wait of all threads together."""
+    """Sum of the CPU wait of all threads."""
 
 
 class Helpers:
@@ -133,8 +133,8 @@ def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dic
     counts as a wait for a lock.
 
     Args:
-        used: Use of the thread in that time.
-        wall: Seconds.
+        used: Use of the thread within ``wall``.
+        wall: Wall seconds.
         helped: Activity of the other threads of its engine; None if there are none.
 
     Returns:
@@ -164,7 +164,7 @@ def explain_repeats(
     inside: Inside | None,
     helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
-    """Return CPU wait by cause, and time without compute by reason, for each repeat, per inference.
+    """Return CPU wait by cause and time without compute by reason, for one inference of each repeat.
 
     Args:
         used: Use of the thread in each repeat.
@@ -191,7 +191,7 @@ def explain_repeats(
 
 
 def _helped_in_repeats(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
-    """Divide the activity of other threads among the repeats, because CPU wait is counted over all repeats.
+    """Divide the activity of other threads among the repeats, because CPU wait is known only for all repeats together.
 
     Each repeat first gets CPU wait for the time by which it exceeds the fastest repeat. The remaining wait is divided
     equally. Otherwise, another process that stopped one of 50 repeats would seem to have slowed all repeats.

@@ -25,13 +25,13 @@ SECONDS = Metric(
 
 _REPEATS = 3
 _WARM_UP_REPEATS = 5
-_COSTS = 5  # number of recent measurements; their median is the cost
+_COSTS = 5  # number of recent measurements, whose median is the cost
 _DEADLINE_SECONDS = 5.0
 _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of the CPU and of each device, in separate threads that end afterwards.
+    """Opens and measures the controls of the CPU and of each device, each device in a separate thread.
 
     If a GPU hangs, the CPU's controls still show the state of the host.
 
@@ -52,7 +52,7 @@ class Controls:
         """Seconds of the last measurement; 0 for a device's first measurement, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Median seconds of the last measurements for a canary on ``device``; 0 if there was none.
+        """Return the median seconds of the last measurements for a canary on ``device``; 0 without a measurement.
 
         Args:
             device: ``cpu`` or ``cuda[:N]``, as :attr:`Canary.device`.
@@ -80,7 +80,7 @@ class Controls:
         return medians
 
     def interrupt(self) -> None:
-        """End the present wait for a measurement, and every later wait. Callable from any thread."""
+        """End the present wait for a measurement, and all later waits. Callable from any thread."""
         self._interrupted = True
         for worker in list(self._workers.values()):
             worker.interrupt()
@@ -111,7 +111,7 @@ class Controls:
             self._tally.set(SECONDS, seconds, device, name)
         return medians
 
-    # The methods below run in the device's thread.
+    # The device's thread calls the methods below.
 
     def _measure(self, device: str) -> dict[str, float]:
         if device not in self._available:
@@ -128,7 +128,7 @@ class Controls:
 
 
 class _Opened:
-    """A control that is opened by its first measurement, and again some time after a failure."""
+    """A control. Its first measurement opens the control; after a failure, a later measurement opens it again."""
 
     def __init__(self, name: str, device: str, control: Control) -> None:
         self._control = control
@@ -138,7 +138,7 @@ class _Opened:
         self._seconds: Seconds | None = None
 
     def measure(self) -> float | None:
-        """Return the median seconds of a repeat; None if the control failed now, or before its next attempt."""
+        """Return the median seconds of a repeat; None if the control failed, and until its next attempt."""
         if perf_counter() < self._retry_at:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Calls with a deadline: code that may hang (a model, a driver) runs in a separate thread that can be abandoned."""
+"""Calls with a deadline. Code that may hang (a model, a driver) runs in a separate thread that can be abandoned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue
 
 
 class DeadlineExceeded(Exception):
-    """The call did not return in time. It continues in its thread, because a thread cannot be killed."""
+    """The call did not return in time. The call continues in its thread, because a thread cannot be killed."""
 
 
 class StillBusy(Exception):
@@ -105,15 +105,16 @@ class Worker:
         try:
             raise result
         finally:
-            del result  # a frame that refers to its own exception keeps the model's tensors until the next gc
+            # a frame that refers to its own exception keeps tensors until the next garbage collection
+            del result
 
     def interrupt(self) -> None:
-        """End the present wait, and every later wait, with :class:`Interrupted`."""
+        """End the present wait and all later waits by raising :class:`Interrupted`."""
         self._interrupted = True
         self._answer.put((False, Interrupted()))
 
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
-        """End the thread after the present call and after ``last``.
+        """End the thread after the present call, and after a final call of ``last``.
 
         Args:
             seconds: Longest wait for the end.
@@ -126,7 +127,7 @@ class Worker:
             if self._thread is None:
                 with suppress(
                     RuntimeError
-                ):  # from Python 3.12 on, an exiting interpreter starts no more threads
+                ):  # from Python 3.12 on, an interpreter that exits starts no threads
                     self._start()
             self._calls.put((last, queue.SimpleQueue()))
         if self._thread is None:
@@ -136,7 +137,7 @@ class Worker:
         return not self._thread.is_alive()
 
     def _start(self) -> None:
-        self._calls = queue.SimpleQueue()  # the previous thread, which is ending, has the old queue
+        self._calls = queue.SimpleQueue()  # the old queue belongs to the previous thread, which is ending
         thread = threading.Thread(target=self._work, args=(self._calls,), name=self._name, daemon=True)
         thread.start()
         self._thread = thread
@@ -147,10 +148,12 @@ class Worker:
             before = time.thread_time()
             try:
                 outcome = (True, function())
-            except BaseException as error:  # a model may raise any exception; the caller handles it
+            except (
+                BaseException
+            ) as error:  # a model may raise any exception; the caller handles the exception
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
-            # Set idle before answering, because the receiver of the answer may call again immediately.
+            # Set idle before the answer is sent, because the receiver may call again immediately.
             self.is_busy = False
             answer.put(outcome)
             del call, function, answer, outcome
@@ -169,7 +172,7 @@ def close_all(closers: Iterable[Callable[[float], bool]], seconds: float) -> boo
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``. A model's error may be pages long, or unreadable.
+    """Describe an error as ``RuntimeError: its first line``, because a model's error may be pages long or unreadable.
 
     Returns:
         Printable text, with at most 200 characters of the error's own text.
@@ -183,7 +186,7 @@ def one_line(error: BaseException) -> str:
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Release objects in an error's frames: an engine held there would outlive its stream.
+    """Release the objects in an error's frames: an engine in a frame would outlive its stream.
 
     Args:
         error: Clear this error and all errors in its context; None does nothing.

@@ -38,7 +38,7 @@ DUTY_CAP = Metric(
 )
 
 SECONDS = 900.0
-"""Longest duration of a burst."""
+"""Longest duration of a burst, seconds."""
 
 LEAST_INTERVAL = 2.0
 """Shortest time between the runs of a burst, seconds."""
@@ -50,7 +50,7 @@ PAID_WITHIN = 3600.0
 """Seconds after the start until the average duty is below its cap again."""
 
 PAID_BACK = 0.5
-"""Share of the duty cap that repays the debt of a burst. During repayment, a canary runs half as often as the cap
+"""Share of the duty cap that repays a burst's debt. During repayment, a canary runs half as often as the cap
 allows. A larger share would make the burst longer, and leave almost no runs for the time after the burst.
 """
 
@@ -61,7 +61,7 @@ restarts again and again would burst permanently. The journal gives the earlier 
 
 
 class Burst:
-    """Share of the time that runs may take: above the cap in the burst, below until its debt is repaid, then the cap.
+    """Share of the time that runs may take: above the cap in the burst, below until the debt is repaid, then the cap.
 
     Duty above the cap is a debt. The burst ends after :data:`SECONDS`, or earlier, if :data:`PAID_BACK` of the cap
     could not repay a larger debt within :data:`PAID_WITHIN`.
@@ -76,7 +76,7 @@ class Burst:
         self.debt = 0.0
         """Busy seconds above the cap that are not repaid yet."""
         self.is_on = False
-        """True if the next run was planned earlier than at the steady interval."""
+        """True if the plan puts the next run before the end of the steady interval."""
         self._is_over = not is_wanted
         self._cap = cap
         self._start = self._at = start
@@ -88,16 +88,17 @@ class Burst:
             cost: Expected busy seconds of the run.
             interval: Seconds between runs without a burst.
             now: Monotonic clock, seconds.
-            gives_way: True for no burst: the server's own work waits for the canaries, or the canaries for the
-                server's work.
+            gives_way: True to pause the burst: the server's own work waits for the canaries, or the canaries wait for
+                the server's work.
 
         Returns:
             Seconds between runs now, and the share of the time that runs may take.
         """
         since = now - self._start
-        left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)  # debt that can still be repaid
+        # largest debt that can be repaid in time
+        left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)
         self._is_over |= since >= SECONDS or self.debt + cost > left
-        # A cost of 0 means that no canary is open.
+        # With a cost of 0, no canary is open.
         self.is_on = not (self._is_over or gives_way) and cost > 0 and interval > LEAST_INTERVAL
         if self.is_on:
             share = RATE * self._cap
@@ -118,4 +119,4 @@ class Burst:
         self._at = now
         self.debt = max(0.0, self.debt + (ahead if self.is_on else min(0.0, ahead)))
         if now - self._start >= PAID_WITHIN:
-            self.debt = 0.0  # forget the debt of a hung run: repayment ends after an hour
+            self.debt = 0.0  # forget the rest of a hung run's debt: repayment ends after an hour

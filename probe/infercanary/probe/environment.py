@@ -1,4 +1,4 @@
-"""The environment fingerprint: everything below the model that an image or a host may have changed.
+"""The environment fingerprint: everything below the model that an image or a host may change.
 
 Targets report the components of their engine (torch's build, its threads); this module reports the rest. Components
 are small facts that can be compared one by one: if latency changed, the components that differ are possible causes.
@@ -34,7 +34,7 @@ _LIBRARIES = (
     "infercanary",
     "jax",
     "numpy",
-    # From CUDA 13 on, the toolkit's own wheels have no suffix.
+    # From CUDA 13 on, NVIDIA's own wheels have no suffix.
     "nvidia-cublas",
     "nvidia-cublas-cu12",
     "nvidia-cuda-runtime",
@@ -55,7 +55,7 @@ _LIBRARIES = (
     "xformers",
 )
 
-# Only names that are known to affect speed, because environment variables also contain secrets.
+# Only variables that are known to affect speed, because environment variables may contain secrets.
 _VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -100,14 +100,14 @@ _PLACED = {
     "numa_nodes": (Path("/proc/self/status"), "Mems_allowed_list:"),
 }
 """File and beginning of the line by component; a virtual machine has no governor."""
-_MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of 256
+_MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of up to 256
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
-    """Return the components of the environment, sorted.
+    """Return the components of the environment, sorted by name.
 
     Args:
-        engines: Component → value, as reported by the targets; they replace components of the same name.
+        engines: Component → value from the targets. Such a value replaces the value of the same component found here.
 
     Returns:
         Component → version or setting: printable, and cut to a maximum length.
@@ -137,12 +137,13 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
                     found[name] = line.removeprefix(head).strip()
     found |= limits()
     found |= engines
-    # Variables and versions may contain any text, and one invalid character would lose the whole family of metrics.
+    # Variables and versions may contain any text. A single invalid character would invalidate the whole family of
+    # metrics.
     return {name: _label(str(value)) for name, value in sorted(found.items())}
 
 
 def _label(value: str) -> str:
-    shown = printable(value, _MAX_BYTES)  # removes lone surrogates, which cannot be encoded
+    shown = printable(value, _MAX_BYTES)  # removes lone surrogates, which cannot be encoded in UTF-8
     return shown.encode()[:_MAX_BYTES].decode(errors="ignore")
 
 
@@ -154,7 +155,9 @@ def _os_name() -> str:
 
 
 def _cpu_model() -> str:
-    """Return the CPU model's name. On AArch64, the kernel gives only numbers: return the numbers of each kind."""
+    """Return the CPU model's name. On AArch64, where the kernel gives only numbers, return the numbers of each kind
+    of core.
+    """
     try:
         lines = [line.partition(":") for line in _CPUS.read_text(errors="replace").splitlines()]
     except OSError:

@@ -1,4 +1,4 @@
-"""Storage of the probe's metrics: their values since the probe started.
+"""Storage of the probe's metrics: their values since the probe's start.
 
 ``prometheus_client`` is not used: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (as vLLM does) switches that library
 to shared files for the whole process, and the probe's values would leak into the server's own metrics.
@@ -15,7 +15,7 @@ _EMPTY = HistogramValue((0,) * (len(LADDER) + 1), 0.0)
 
 
 class Tally:
-    """Labelled values of metrics. One thread writes the values and takes snapshots."""
+    """Labelled values of metrics. A single thread writes the values and takes snapshots."""
 
     def __init__(self) -> None:
         self._values: dict[Metric, dict[tuple[str, ...], float | HistogramValue]] = {}
@@ -59,7 +59,7 @@ class Tally:
         points[labels] = HistogramValue(tuple(counts), value.sum + seconds)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """Remove all points whose labels begin with ``labels``. An unknown value must be missing, not zero.
+        """Remove all points whose labels begin with ``labels``, because an unknown value must be missing, not zero.
 
         Args:
             metric: A metric with or without points.
@@ -70,7 +70,7 @@ class Tally:
             del points[known]
 
     def families(self) -> Iterable[Family]:
-        """Yield a snapshot of all metrics.
+        """Yield a snapshot of each metric.
 
         Yields:
             A family for each metric that has, or had, a point.

@@ -17,9 +17,9 @@ from infercanary.probe.targets import Target
 log = logging.getLogger("infercanary.probe")
 
 _DIGITS = 16
-# Hash longer identities: components are cut to 200 bytes, and two models may differ only at the end of their paths.
+# Hash longer identities: components are cut to 200 bytes, and the paths of two models may differ only at the end.
 _MOST_BYTES = 160
-_BEGINNING = 30  # characters kept of a longer identity
+_BEGINNING = 30  # number of characters that a longer identity keeps
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:
@@ -43,7 +43,7 @@ def components(canary: str, target: Target, sweep: object = None) -> dict[str, s
 
 
 def digest(settings: Mapping[str, Any]) -> str:
-    """Return a digest of settings (plain values and structs) that ignores order, empty values and zeros."""
+    """Return a digest of settings (plain values and structs). Order, empty values and zeros are ignored."""
     plain = msgspec.to_builtins(settings, str_keys=True)
     return _digest(json.dumps(_without_empty(plain), sort_keys=True).encode())
 

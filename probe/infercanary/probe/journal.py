@@ -1,4 +1,4 @@
-"""The journal's files: each run as a line, for ``infercanary compare`` and for recovery after a crash.
+"""The journal's files: one line for each run, for ``infercanary compare`` and for recovery after a crash.
 
 Two files, ``PATH`` and the previous file ``PATH.1``, have a maximum size together. The format is in
 :mod:`infercanary.contract.journal`.
@@ -34,7 +34,7 @@ _DEADLINE_SECONDS = 1.0
 
 
 class Journal:
-    """Appends to the file in a separate thread, so that a hanging disk does not delay the probe.
+    """Appends runs to the file in a separate thread, so that a hanging disk does not delay the probe.
 
     Args:
         path: The newer file; the older file is ``PATH.1``.
@@ -59,7 +59,7 @@ class Journal:
         components: Mapping[str, str],
         outputs: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     ) -> None:
-        """Write runs. Never raises: runs that cannot be written are counted in :attr:`lost`.
+        """Write runs. Never raises; :attr:`lost` counts the runs that cannot be written.
 
         Args:
             runs: Runs, in order.
@@ -72,7 +72,7 @@ class Journal:
             self._worker.call(lambda: self._write(runs, components, outputs), _DEADLINE_SECONDS)
         except BaseException as error:
             self.lost += len(runs)
-            if not isinstance(error, StillBusy):  # the timeout before is the reason
+            if not isinstance(error, StillBusy):  # the previous timeout is the reason
                 self._complaint.set(f"cannot be written: {one_line(error)}")
         else:
             self._complaint.set("")
@@ -97,7 +97,7 @@ class Journal:
             )
         lines = b"".join(encode(entry) for entry in entries)
         with open(self._path, "a+b", opener=_follow_no_link) as file:
-            # If a process was killed in the middle of a line, begin a new line.
+            # If a process was killed while it wrote a line, begin a new line.
             if size:
                 file.seek(-1, os.SEEK_END)
                 lines = lines if file.read(1) == b"\n" else b"\n" + lines
@@ -106,7 +106,7 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[JournalEntry]:
-    """Read the entries of a journal, oldest first. Invalid lines (torn by a crash) are skipped.
+    """Read the entries of a journal, oldest first. Skip invalid lines, such as lines that a crash cut short.
 
     Args:
         path: The newer file; ``PATH.1``, the older file, is read first. Both may be missing.
@@ -137,5 +137,5 @@ def _older(path: Path) -> Path:
 
 
 def _follow_no_link(path: str, flags: int) -> int:
-    """Open without following links: in a folder where others may write, a link may lead to any file."""
+    """Open a file without following links. In a folder that others may write to, a link may lead to any file."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)

@@ -1,6 +1,6 @@
-"""Measures the limit of each canary now: a profile, timed repeats, and the ceilings of its engine.
+"""Measures the present limit of each canary: a profile, timed repeats, and the ceilings of its engine.
 
-Of several repeats of a ceiling the fastest counts, so a contended repeat does not lower it.
+The fastest of several repeats gives a ceiling, so that a contended repeat does not lower the ceiling.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ log = logging.getLogger("infercanary.probe")
 
 _SECONDS = 2.0  # 20 periods of a CPU quota
 _MOST = 500  # timed repeats
-_REPEATS = 8  # as many as a profile may have
-_DOUBLINGS = 8  # of the batch
-_LONGEST = 1.0  # seconds; a slower batch is not doubled
-_GAIN = 1.1  # least gain of throughput that is worth a doubled batch
+_REPEATS = 8  # maximum number of repeats in a profile
+_DOUBLINGS = 8  # maximum number of times that the batch is doubled
+_LONGEST = 1.0  # maximum seconds of a batch that is doubled
+_GAIN = 1.1  # minimum gain of throughput that is worth a doubled batch
 _CPUS = Path("/sys/devices/system/cpu")
-_CACHE = 32 << 20  # if the size of the last-level cache is unknown
+_CACHE = 32 << 20  # used if the size of the last-level cache is unknown
 _PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 """Dtype in the profiler's words → precision of the target ``matmul``."""
-# ONNX models with one node for float32 inputs `a` and `b` of any shape, because images often lack the package `onnx`.
+# ONNX models with one node for float32 inputs `a` and `b` of any shape. They are stored here because images often
+# lack the package `onnx`.
 _TYPES = b"Z\t\n\x01a\x12\x04\n\x02\x08\x01Z\t\n\x01b\x12\x04\n\x02\x08\x01b\t\n\x01c\x12\x04\n\x02\x08\x01B\x02\x10\r"
 _MATMUL = b'\x08\x08:7\n\x11\n\x01a\n\x01b\x12\x01c"\x06MatMul\x12\x01g' + _TYPES
 _ADD = b'\x08\x08:4\n\x0e\n\x01a\n\x01b\x12\x01c"\x03Add\x12\x01g' + _TYPES
-_ONNX_CALL = 1e-6  # the profiler counts whole microseconds
+_ONNX_CALL = 1e-6  # the profiler counts in whole microseconds
 
 
 def limit_each(canaries: Sequence[Canary]) -> list[CanaryLimit]:
-    """Find the limits of canaries one after another in the calling thread, for a person who waits for the result.
+    """Find the limits of canaries one after another in the calling thread, while a person waits for the result.
 
     Args:
         canaries: Canaries after an attempt to open them.
@@ -79,17 +80,17 @@ def _limit(canary: Canary) -> CanaryLimit:
 
 
 def _useful_batch(target: Target, profile: Profile) -> int | None:
-    """Return the largest doubled batch that still raised throughput; None if doubling is of no use or not possible."""
+    """Return the largest doubled batch that raised the throughput; None if doubling does not help or fails."""
     own = batch = int(target.samples)
-    best, seconds = math.inf, 0.0  # of a sample, and of the last batch
-    with suppress(Exception):  # the model takes no other size, or memory is insufficient
+    best, seconds = math.inf, 0.0  # seconds of a sample, and of the last batch
+    with suppress(Exception):  # the model accepts no other size, or memory is insufficient
         while batch <= own << _DOUBLINGS and seconds < _LONGEST:
             with closing(target.copy_with_batch(batch)) as copy:
                 seconds = _fastest(copy.clock, copy.run)
                 if seconds * _GAIN > best * batch:
                     break
                 if batch == 2 * own and _shapes(copy.profile(1)) == _shapes(profile):
-                    break  # the model ignores its inputs
+                    break  # the model ignores the batch size
             batch, best = 2 * batch, seconds / batch
     return batch // 2 if batch > 2 * own else None
 
@@ -99,7 +100,7 @@ def _shapes(profile: Profile) -> set[str]:
 
 
 def _time(canary: Canary) -> Timed | str:
-    """Time repeats; return the reason if there are none."""
+    """Time repeats; return the reason if no repeat was timed."""
     container = ContainerCpu()
     before = container.throttled()
     done = canary.round(int(10 + _SECONDS / max(canary.repeat_cost, _SECONDS / _MOST)))
@@ -111,7 +112,7 @@ def _time(canary: Canary) -> Timed | str:
 
 
 def _ceilings(target: Target, profile: Profile, device: str) -> Ceilings | str:
-    """Measure the ceilings of an open target, in about a second; return the reason if that is not possible.
+    """Measure the ceilings of an open target, in about a second. Return a reason if a measurement is not possible.
 
     Raises:
         Failure: Memory is insufficient.
@@ -157,11 +158,12 @@ def _onnx_ceilings(target: OnnxTarget) -> Ceilings:
 
 
 def _elements(target: Target, cache: int = 0) -> int:
-    """Return the float32 elements of a buffer of 1.1 times the last-level caches, if there is memory for three.
+    """Return the float32 elements of a buffer of 1.1 times the last-level caches, if memory suffices for three
+    buffers.
 
     Args:
-        target: Asks for the memory.
-        cache: Size; 0 for the caches of the allowed CPUs together.
+        target: Target that reserves the memory.
+        cache: Bytes of the cache; 0 for the sum of the caches of the allowed CPUs.
     """
     folders = [_CPUS / f"cpu{cpu}/cache/index3" for cpu in os.sched_getaffinity(0)]
     sizes = {text(folder / "shared_cpu_list"): text(folder / "size") for folder in folders}

@@ -17,16 +17,17 @@ from infercanary.probe.targets import Failure, Target, Unsized
 from infercanary.probe.timing import inferences
 
 Reason = Literal["out_of_memory", "short_of_memory", "too_slow", "timed_out", "raised", "unsupported"]
-"""Reason why a point has no numbers; ``short_of_memory`` if the load was not applied, or ended early."""
+"""Reason why a point has no numbers. ``short_of_memory``: the load was not applied, or ended early."""
 
 LEAST_REQUESTS = 3
-_MOST_REQUESTS = 2_000  # maximum for a thread: more requests improve neither the median nor the rate
-_AIM = 0.8  # used share of a point's time: the rest is for a last request that takes longer than the others
+# maximum number of requests for a thread: more requests improve neither the median nor the rate
+_MOST_REQUESTS = 2_000
+_AIM = 0.8  # used share of a point's time; the rest is reserved for a slow last request
 _WARM_UPS = 2
 
 
 class Load(NamedTuple):
-    """Number of samples in a request (batch), and number of concurrent requests."""
+    """Load: samples in a request (batch), and concurrent requests."""
 
     batch: int
     concurrency: int
@@ -37,12 +38,12 @@ class Load(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The load as words in a sentence."""
+        """Return the load as a phrase for a sentence."""
         return f"batch {self.batch}" + (f", {self.concurrency} at a time" if self.concurrency > 1 else "")
 
 
 class Measured(NamedTuple):
-    """The result of a load."""
+    """Numbers of one load."""
 
     latency: float
     """Median seconds of a request."""
@@ -62,7 +63,7 @@ class Missing(NamedTuple):
 
 
 class _GivenUp(Exception):
-    """The measurement was abandoned, or another thread of the measurement failed."""
+    """The measurement was abandoned, or another thread of the same measurement failed."""
 
 
 class Measurement:

@@ -1,4 +1,4 @@
-"""The probe: samples, runs every canary, samples again and reports, on schedule and within its duty budget."""
+"""The probe's loop: samples, runs every canary, samples again and reports, on schedule and within the duty budget."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("infercanary.probe")
 
-_SAMPLE_SECONDS = 15.0  # longest time between samples, for long intervals and while a canary opens
+_SAMPLE_SECONDS = 15.0  # longest time between two samples, if the interval is long or a canary opens
 _CLOSE_SECONDS = 2.0
 
 
@@ -136,7 +136,7 @@ class Probe:
         return self._publisher.address
 
     def start(self) -> None:
-        """Serve and run in a daemon thread. Never raises: failures are logged.
+        """Serve and run in a daemon thread. Never raises; failures are logged.
 
         Call this in the process that serves, because threads do not survive a fork (gunicorn: in ``post_fork``).
         """
@@ -157,13 +157,13 @@ class Probe:
         except RuntimeError as error:  # no more threads can be started, or Python is exiting
             log.error("the probe cannot start: %s", error)
         else:
-            # If the interpreter stops a daemon thread inside a model's C++ code, the whole process can abort.
+            # If the interpreter stops a daemon thread inside a model's C++ code, the whole process may abort.
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop after the present run; wait at most ``seconds`` for the run. Never raises. Callable from any thread."""
+        """Stop after the present run, but wait at most ``seconds`` for it. Never raises. Callable from any thread."""
         atexit.unregister(self.stop)
-        # A forked child has no threads of this probe, and its locks may be held forever.
+        # A forked child lacks the threads of this probe, and the probe's locks may be held forever.
         if os.getpid() != self._pid:
             return
         self._stopping.set()
@@ -174,7 +174,7 @@ class Probe:
         for canary in self._canaries:
             if (
                 thread is None or seconds <= 0 or not canary.is_open
-            ):  # interrupting the load of a model is harmless
+            ):  # interrupting the loading of a model is harmless
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return
@@ -195,10 +195,10 @@ class Probe:
         self.stop()
 
     def own_process(self, ended: Sequence[Ended]) -> None:
-        """Let this process restart itself if memory runs out. Call before :meth:`open`.
+        """Allow this process to restart itself if memory runs out. Call this method before :meth:`open`.
 
         Args:
-            ended: Canaries and sweep points that the previous process ended; these stay closed.
+            ended: Canaries and sweep points that the previous process ended. They stay closed.
         """
         self._memory.own_process(ended)
 
@@ -211,7 +211,7 @@ class Probe:
         self._publisher.serve(str(self.settings.listen), self._access)
 
     def open(self) -> None:
-        """Load and warm up every canary, one after another: the second step. Failed canaries are tried again later.
+        """Load and warm up every canary, one after another: the second step. Retry failed canaries later.
 
         Raises:
             UsageError: The first mistake in the settings, after all canaries were tried.
@@ -225,7 +225,7 @@ class Probe:
                 self._close_for_memory()
                 self._publisher.observe_environment()
                 self._publisher.publish(self._rounds.failed())
-        # Controls warm up at their first measurement, and keep memory that all runs must show alike.
+        # Warm up the controls before the first run: their memory must be in the measures of all runs alike.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
@@ -254,11 +254,11 @@ class Probe:
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, share, time.monotonic()))
-            # The sample comes before the slot, so that the run begins in its slot.
+            # Sample before the slot, so that the run begins in its slot.
             if not self._wait_until(slot - self._rounds.lead):
                 return
             for canary in self._canaries:
-                canary.open(0)  # failed canaries open again while others run; these runs get a tag
+                canary.open(0)  # failed canaries open again while other canaries run; these runs get a tag
             runs, cost = self._rounds.run(planned, slot)
             self._publisher.observe_environment()
             for account in (budget, burst):
@@ -268,20 +268,20 @@ class Probe:
                 self._publisher.publish()
 
     def once(self, rounds: int = 1) -> Report | None:
-        """Run rounds now, without port and journal. Returns the report, or None if the probe was stopped.
+        """Run rounds now, without port and journal. Return the report, or None if the probe was stopped.
 
-        Call this after :meth:`open`, without :meth:`serve` and :meth:`run`. Rounds follow each other without a pause.
+        Call this method after :meth:`open`, without :meth:`serve` and :meth:`run`. There is no pause between rounds.
         """
         self._between[:] = [work for work in self._between if isinstance(work, Profiling)]  # no sweep
         self._sampling.settle(self._stopping)
-        while self._rounds.work_between():  # profile first: the run then includes the profile
+        while self._rounds.work_between():  # profile first, so that the run contains the profile
             pass
         for _ in range(rounds):
             runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
             if self._stopping.is_set():
                 return None
             self._publisher.publish(runs)
-        # Plan again, because the cost of a round is known only now.
+        # Plan again: the cost of a round is known only now.
         self._set_interval(Schedule(self.settings.interval_seconds, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
         self._publisher.publish()
@@ -293,7 +293,8 @@ class Probe:
 
     def limits(self) -> list[CanaryLimit]:
         """Find the limit of every canary now, after :meth:`open` and instead of :meth:`run`; see :mod:`.limits`."""
-        from infercanary.probe.limits import limit_each  # a probe that runs permanently does not need it
+        # import here: a probe that runs permanently does not need this module
+        from infercanary.probe.limits import limit_each
 
         return limit_each(self._canaries)
 
@@ -314,7 +315,7 @@ class Probe:
             try:
                 self.open()
             except UsageError:
-                # Canaries with mistakes stay `failing` and are tried again; the other canaries and the server continue.
+                # Canaries with mistakes stay `failing` and are retried; the other canaries and the server continue.
                 for canary in self._canaries:
                     if canary.mistake is not None:
                         log.error("canaries.%s: %s", canary.name, canary.mistake)
@@ -327,14 +328,14 @@ class Probe:
             self.close()
 
     def _compute_threads(self) -> int | None:
-        """Largest number of compute threads of a canary; None if unknown."""
+        """Return the largest number of a canary's compute threads; None if unknown."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
     def _places(self) -> Mapping[str, Place]:
         return self._rounds.places()
 
     def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
-        """Plan a round: repeats of each open canary, busy seconds, and the interval that the duty cap needs."""
+        """Plan a round: repeats of each open canary, busy seconds, and the interval that the duty cap requires."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls.cost(c.device) for c in canaries) if self._controls is not None else 0.0
         costs = [canary.repeat_cost for canary in canaries]
@@ -350,12 +351,12 @@ class Probe:
             log.log(level, "a run every %.3g s, because the duty cap is %.3g %%", interval, cap)
 
     def _may_burst(self) -> bool:
-        """True if a burst is allowed: wanted, at the start of the container, and not after many recent starts."""
+        """True if a burst is allowed: the user wants it, the container has just started, and recent starts are few."""
         wanted = all(canary.gpus == () for canary in self._canaries) if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
     def _wait_until(self, slot: float) -> bool:
-        """Sleep until ``slot`` (monotonic) and take samples meanwhile. False if the probe was stopped."""
+        """Sleep until ``slot`` (monotonic), and take samples in the meantime. False if the probe was stopped."""
         while (seconds := slot - time.monotonic()) > 0:
             self._memory.alarm.wait(min(seconds, _SAMPLE_SECONDS))
             self._memory.alarm.clear()

@@ -1,7 +1,7 @@
 """Measures of a run besides its time, read before the first repeat and after the last repeat, never between repeats.
 
 In a separate process of the probe, the kernel and the engine reset their memory peaks before each run. In a server's
-process there is no reset, because these peaks are the server's too (some servers restart workers by their
+process, memory peaks are never reset, because the server uses them too (some servers restart workers by their
 ``ru_maxrss``). There, the memory in use right after the repeats is measured instead.
 """
 
@@ -59,7 +59,7 @@ SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
 }
 """Measure → its gauge, and the labels that follow the label ``canary``."""
 _PROC = Path("/proc/self")
-# Resets the peak to the resident memory, without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
+# Resets the peak to the resident memory without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
 _RESET_PEAK = b"5"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STEP_SECONDS = 0.1  # longest time between two updates of the driver's energy counter
@@ -102,7 +102,7 @@ class Taking:
     """Reads the measures of one target's runs. Unknown measures are missing. Never raises.
 
     Args:
-        target: Source of samples, tokens, the engine's memory and a called server's address.
+        target: Target that reports samples, tokens, the engine's memory, and the address of a called server.
         container: The container of this process.
     """
 
@@ -110,16 +110,15 @@ class Taking:
         self.is_guest = False
         """True in a server's process, whose memory peaks are not reset."""
         self.seconds = 0.0
-        """Seconds spent on reading, for one run."""
+        """Seconds that reading took for one run."""
         self._target = target
-        self._is_beside: bool | None = (
-            None  # True if the server is in this container; None before the first good run
-        )
+        # True if the server runs in this container; None before the first good run
+        self._is_beside: bool | None = None
         self._container = container
         self._has_peak = False
 
     def begin(self) -> None:
-        """Reset the memory peaks. Call this before the first repeat."""
+        """Reset the memory peaks. Call this method before the first repeat."""
         begin = perf_counter()
         self._has_peak = False
         if not self.is_guest:
@@ -131,7 +130,7 @@ class Taking:
         self.seconds = perf_counter() - begin
 
     def end(self, timings: Sequence[Timing], calls_a_server: bool) -> dict[str, float]:
-        """Read the measures. Call this after the last repeat.
+        """Read the measures. Call this method after the last repeat.
 
         Args:
             timings: Timings of the repeats, at least one.
@@ -170,7 +169,8 @@ class Taking:
 def reset_peak() -> None:
     """Reset the peak of the process's resident memory.
 
-    Raises an OSError on a kernel without CONFIG_PROC_PAGE_MONITOR.
+    Raises:
+        OSError: The kernel lacks CONFIG_PROC_PAGE_MONITOR.
     """
     (_PROC / "clear_refs").write_bytes(_RESET_PEAK)
 

@@ -1,4 +1,4 @@
-"""Memory of the host and of a device: remaining size, errors that mean a shortage, and release of free memory."""
+"""Memory of the host and of a device: free size, errors that mean a shortage, and release of unused memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BESIDE = 80 << 20
 CONTROLS = 144 << 20
 """Device memory of the controls, which open with the first canary on a device: :mod:`.targets.controls.cuda`."""
 
-_SMALL_LIMIT_SHARE = 8  # reserve is at most an eighth of a small limit: 16 MiB for a probe alone in 128 MiB
+_SMALL_LIMIT_SHARE = 8  # the reserve is at most an eighth of a small limit: 16 MiB of 128 MiB
 _ROOT, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 # Words for a memory shortage in errors of torch (c10/core/impl/alloc_cpu.cpp), ONNX Runtime
@@ -47,12 +47,12 @@ _WORDS = (
     "out of memory", "outofmemory", "not enough memory", "can't allocate memory", "cannot allocate memory",
     "failed to allocate memory", "alloc_failed", "resource_exhausted", "bad_alloc",
 )  # fmt: skip
-# glibc's "cannot allocate memory in static TLS block" means a wrong load order of libraries
+# glibc's "cannot allocate memory in static TLS block" is not a shortage: libraries were loaded in the wrong order
 _OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
-_LONG = 4000  # characters of an error that are searched
-_CHAIN = 8  # largest number of errors in a chain of causes that are searched
+_LONG = 4000  # number of characters of an error that are searched
+_CHAIN = 8  # maximum number of searched errors in a chain of causes
 
 _VARIABLE = "INFERCANARY_ENDED_FOR_MEMORY"
 _PAUSE = 3600.0
@@ -71,7 +71,7 @@ class Bound(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Bytes left under the tightest memory limit, after subtracting the reserve of that limit."""
+    """Memory left under the tightest limit after subtracting the reserve of that limit, in bytes."""
 
     size: int
     reserve: int
@@ -91,7 +91,7 @@ def tightest(bounds: Iterable[Bound], reserve: int | None, least: int, share: fl
 
 
 class HostMemory:
-    """Memory that this process may take from its container and from the host, less a reserve (bytes)."""
+    """Memory that this process may take from its container and from the host, minus a reserve (bytes)."""
 
     _root, _proc = _ROOT, _PROC
 
@@ -148,7 +148,7 @@ def ordinal(device: str) -> int:
 
 
 def place_of(error: BaseException, device: str = "cpu") -> Place | None:
-    """Return the place whose memory ran out, according to an error or its causes; None for any other error."""
+    """Return the place where memory ran out, according to an error or its causes; None for any other error."""
     cause: BaseException | None = error
     for _ in range(_CHAIN):
         if cause is None:
@@ -165,25 +165,25 @@ def _place_of_one(error: BaseException, device: str) -> Place | None:
         return None if error.name != "CUDA_ERROR_OUT_OF_MEMORY" else "host" if is_host else "device"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return "host"
-    if type(error).__name__ == "OutOfMemoryError":  # torch raises this error only for accelerators
+    if type(error).__name__ == "OutOfMemoryError":  # torch raises this error only on accelerators
         return "device"
     try:
         text = str(error)[:_LONG].lower()
-    except BaseException:  # str() may raise, because the target may define the error's class
+    except BaseException:  # str() may raise, because the target may define the class of the error
         return None
     if _OTHER_MEANING in text or not any(words in text for words in _WORDS):
         return None
     if any(words in text for words in _HOST_WORDS):
         return "host"
-    # Words without a place mean the device on which the target computes.
+    # An error that names no place belongs to the target's device.
     on_device = device.startswith("cuda") or any(words in text for words in _DEVICE_WORDS)
     return "device" if on_device else "host"
 
 
 def describe_shortage(error: BaseException, place: Place, device: str) -> str:
-    """Describe in one line the memory that ran out and its use. Call this before any memory is released."""
+    """Describe in one line which memory ran out, and its use. Call this function before any memory is released."""
     fact = ""
-    with suppress(Exception):  # this query may fail for lack of memory, too
+    with suppress(Exception):  # lack of memory may also make this query fail
         if place == "host":
             bound = min(HostMemory().bounds(), key=lambda bound: bound.limit - bound.used)
             fact = f"{readable(bound.used)} in use of {bound.whose}; "
@@ -193,9 +193,9 @@ def describe_shortage(error: BaseException, place: Place, device: str) -> str:
 
 
 def give_back() -> None:
-    """Return free memory to the device and to the kernel. Never raises.
+    """Return unused memory to the device and to the kernel. Never raises.
 
-    In a server's process, this includes torch's cache, which torch allocates again for the server's next request.
+    In a server's process, torch's cache is also released. Torch allocates it again for the server's next request.
     """
     gc.collect()
     with suppress(Exception):
@@ -212,37 +212,37 @@ def trim() -> None:
 
 
 def readable(size: float) -> str:
-    """Format bytes for people: ``412 MiB``."""
+    """Format bytes for a person: ``412 MiB``."""
     return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A canary, or a point of its sweep, that was ended before memory ran out."""
+    """A canary, or a point of its sweep, that the probe ended before memory ran out."""
 
     canary: str
     why: str
     at: float
-    """Monotonic clock, seconds. The clock continues when the process restarts itself."""
+    """Monotonic time of the end, seconds. The clock continues when the process restarts itself."""
     load: tuple[int, int] | None = None
     """Batch and concurrency of a sweep's point; None for the canary itself."""
 
     @property
     def retry_at(self) -> float:
-        """Monotonic time from which the canary may be opened again; a sweep's point needs a restart."""
+        """Monotonic time from which the canary may be opened again; a sweep's point needs a restart of the probe."""
         return self.at + _PAUSE
 
 
 def take_ended() -> list[Ended]:
-    """Return the ended work that the process noted in an environment variable before a self-restart; else empty."""
+    """Return the ended work that this process noted in an environment variable before its self-restart, if any."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(os.environ.pop(_VARIABLE, "[]"), type=list[Ended])
     return []
 
 
 def start_anew(ended: Iterable[Ended]) -> NoReturn:
-    """Restart this process with the same command and pid, which frees all memory. Never returns.
+    """Restart this process with the same command and PID, which frees all memory. Never returns.
 
-    Callable from any thread: takes no lock except the GIL, and does not log. The new process logs the
+    Callable from any thread: the function takes no lock except the GIL, and does not log. The new process logs the
     restart.
     """
     with suppress(OSError):
@@ -258,6 +258,6 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 
 
 def be_ended_first() -> None:
-    """If memory runs out, let the kernel kill this process before the server: ``oom_score_adj`` needs no privilege."""
+    """Let the kernel kill this process before the server if memory runs out (needs no privilege)."""
     with suppress(OSError):
         (_PROC / "self/oom_score_adj").write_text("1000")  # highest value of oom_score_adj

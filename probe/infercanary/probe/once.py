@@ -47,12 +47,12 @@ _NO_CUPTI = (
 _PARTS: Sequence[tuple[str, Metric, str, float]] = (
     ("cold start", canary_metrics.COLD_START, "s", 1),
     ("bottleneck", canary_metrics.BOTTLENECK, "ratio", 1),
-    ("server", SERVER, "s", 1),  # measured by the server's clock, part of the phase `wait`
+    ("server", SERVER, "s", 1),  # phases that the server's clock measures, as parts of the phase `wait`
     ("first token", FIRST_TOKEN, "s", 1),
     ("between tokens", BETWEEN_TOKENS, "s", 1),
     ("product", matmul.FLOPS, "GFLOP/s", 1e-9),
 )
-"""Row, metric, unit, and factor that converts to this unit."""
+"""Label, metric, unit, and the factor that converts to this unit."""
 
 
 def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
@@ -73,7 +73,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
     log.info("%s every canary once", "profiling" if profiles else "running")
     if profiles:
         documents = [profile_document(name, result) for name, result in probe.profile(trace).items()]
-    elif (report := probe.once()) is None:  # stopped in the meantime
+    elif (report := probe.once()) is None:  # the probe was stopped in the meantime
         return 0
     else:
         documents = report_documents(report)
@@ -84,9 +84,9 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
 
 
 def report_documents(report: Report) -> list[Document]:
-    """Return a report's documents: canaries with their last runs, controls, environment, warnings."""
-    points: Values = defaultdict(dict, values(report.families))  # no points for a metric that is missing
-    # without an earlier probe's runs from the journal
+    """Return a report as documents: canaries with their last runs, controls, environment, warnings."""
+    points: Values = defaultdict(dict, values(report.families))  # a missing metric has no points
+    # leave out runs of earlier probes, which come from the journal
     runs = {run.canary: run for run in report.runs if not run.boot_id}
     at = min((run.started_at for run in runs.values()), default=report.started_at)
     warnings = list(_warnings(points, runs))
@@ -112,7 +112,7 @@ def report_documents(report: Report) -> list[Document]:
 
 
 def profile_document(name: str, profile: Profile | str) -> Document:
-    """Return a canary's profile, or the reason for its absence."""
+    """Return a canary's profile as a document; without a profile, the document gives the reason."""
     if isinstance(profile, str):
         return Document(
             name=f"canary {name}", sentence=f"no profile: {profile}", exit_code=_exit_code(is_good=False)
@@ -141,7 +141,7 @@ def profile_document(name: str, profile: Profile | str) -> Document:
 
 
 def _exit_code(is_good: bool) -> ExitCode:
-    """Return 3 for a canary without a good run or profile, because there is nothing to compare."""
+    """Return 3 for a canary without a good run or profile, because such a canary cannot be compared."""
     return ExitCode.FINE if is_good else ExitCode.INCONCLUSIVE
 
 

@@ -1,4 +1,4 @@
-"""The fingerprint of an output, by which the judge finds changed answers after an upgrade."""
+"""The fingerprint of an output. The judge compares fingerprints to find changed answers after an upgrade."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _PLACES = 32
 def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
     """Return at most 32 evenly spaced ``values``, rounded to 6 significant digits.
 
-    The fingerprint has numbers instead of a hash, because another version of torch may change the last digits without
-    changing the answer.
+    The fingerprint contains numbers instead of a hash, because another version of torch may change the last digits
+    but not the answer.
 
     Args:
         values: Values of one output.

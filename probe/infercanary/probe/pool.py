@@ -1,4 +1,4 @@
-"""The server's own pool of threads, which runs the server's model, and in which the canary waits for a turn."""
+"""The server's own pool of threads, which runs the server's model. A canary waits for a turn in this pool."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ log = logging.getLogger("infercanary.probe")
 
 
 class NoTurn(Exception):
-    """The server's pool, or its GPU, was busy for so long that the canary got no turn. The canary has not failed."""
+    """The canary got no turn, because the server's pool or its GPU was busy for too long. This is not a failure of
+    the canary.
+    """
 
 
 class Pool:
-    """The server's own pool: its threads run the repeats, between requests.
+    """The server's own pool. Its threads run the repeats between requests.
 
     ``on_hang`` is called if a canary holds a thread of the pool past its deadline. The function may return a new pool
     for later work, so that a server with few threads can continue to serve.
@@ -36,10 +38,12 @@ class Pool:
         return self._executor.submit(work)
 
     def lost_a_thread(self) -> None:
-        """Tell the server that a canary hangs in a thread, and use the server's new pool, if any. Never raises."""
+        """Tell the server that a canary hangs in a thread. If the server returns a new pool, use that pool. Never
+        raises.
+        """
         if self._on_hang is None:
             return
         try:
             self._executor = self._on_hang() or self._executor
-        except BaseException as error:  # the server's code, in the probe's thread
+        except BaseException as error:  # the server's own code, which runs in the probe's thread
             log.error("on_hang failed: %s", one_line(error))

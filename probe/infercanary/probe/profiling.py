@@ -1,6 +1,6 @@
-"""Profiled repeats: a canary's time by operator, measured occasionally and separately from the timed repeats.
+"""Profiled repeats: a canary's time by operator, measured rarely and separately from the timed repeats.
 
-Profiles are made when a canary becomes steady, again after ten minutes, and then hourly. A share of the duty cap is
+A canary is profiled when it becomes steady, again after ten minutes, and then hourly. A share of the duty cap is
 reserved for profiles (docs/adr/0023-profiled-repeats.md). No profile starts while the server's own work waits.
 """
 
@@ -53,8 +53,8 @@ PROFILER_BYTES = 64 << 20
 """Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
-_REPEATS_OF_A_TURN = 3  # fewer in the server's pool, because requests wait during a turn
-_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of a run during which requests wait
+_REPEATS_OF_A_TURN = 3  # fewer repeats in the server's pool, because requests wait during a turn
+_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags that mean that requests wait during the run
 
 
 class Profiling(Background):
@@ -72,14 +72,14 @@ class Profiling(Background):
         self._tally = tally
         self._share = share
         self._pause = AGAIN_SECONDS
-        self._turn: Future[Profile] | None = None  # the last turn in the server's pool
+        self._turn: Future[Profile] | None = None  # last turn in the server's pool
         self._complaint = Complaint(f"canary {self.canary}: no profile")
 
     def step(self, now: float) -> float:
-        """Profile the canary if a profile is due. Returns the seconds that the profile took; 0 for no profile."""
+        """Profile the canary if a profile is due. Return the seconds that the profile took; 0 without a profile."""
         if self._canary.state != "steady" or self.is_running or now < self.next_at:
             return 0.0
-        # True if the server's own work waits for the CPU or GPU of the canary.
+        # True if the server's own work waits for the CPU or GPU that the canary uses.
         is_crowded = self._canary.gives_way or not _OTHERS.isdisjoint(self._canary.last_tags)
         if lack := self._memory.lack_for_round(PROFILER_BYTES):
             self._complaint.set(lack)
@@ -95,7 +95,7 @@ class Profiling(Background):
         return took
 
     def _measure(self) -> bool:
-        """Profile the canary. False if another attempt would fail, too."""
+        """Profile the canary. False if the next attempt would also fail."""
         is_possible = True
         try:
             self.profile = self._worker.call(self._profile_in_turns, self._canary.timeout)
@@ -105,10 +105,10 @@ class Profiling(Background):
         except Interrupted:
             return True
         except DeadlineExceeded:
-            # The call continues, and a profile that hung once may hang each time.
+            # The call continues. A profile that hung once may hang each time.
             is_possible = False
             self._complaint.set(f"none within {self._canary.timeout:g} s (timeout_seconds); not tried again")
-            # A later turn could overlap a run, so cancel it.
+            # Cancel the turn, because a later turn could overlap a run.
             pool = self._canary.pool
             if pool is not None and self._turn is not None and not self._turn.cancel():
                 pool.lost_a_thread()
@@ -118,7 +118,7 @@ class Profiling(Background):
         except BaseException as error:  # the target may be the user's code
             self._complaint.set(_words(error))
         if not self.is_guest:
-            give_back()  # a profiler's buffers take megabytes, which would count in the next run's memory
+            give_back()  # release the profiler's buffers: these megabytes would count in the next run's memory
             if self.profile is not None:
                 # Run once without a profiler, so that the next run finds its memory already allocated, as other runs
                 # do.
@@ -130,7 +130,7 @@ class Profiling(Background):
         return is_possible
 
     def _profile_in_turns(self) -> Profile:
-        """Profile in this thread; with a server's pool, in one turn of the pool, with fewer repeats."""
+        """Profile in this thread. With a server's pool, profile in one turn of the pool with fewer repeats."""
         target, pool = self._canary.target, self._canary.pool
         if pool is None:
             return target.profile(REPEATS)
@@ -143,14 +143,14 @@ class Profiling(Background):
 
 
 def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Profile | str]:
-    """Profile canaries one after another in the calling thread, for a user who waits for the result.
+    """Profile canaries one after another in the calling thread, while a user waits for the result.
 
     Args:
         canaries: Canaries after an attempt to open them.
         trace: As in :meth:`~infercanary.probe.loop.Probe.profile`.
 
     Returns:
-        Canary → its profile, or one line with the reason for its absence.
+        Canary → its profile, or one line with the reason why there is none.
     """
     profiles: dict[str, Profile | str] = {}
     for canary in canaries:

@@ -1,1 +1,3 @@
-"""Documents, and their renderers to text and JSON. HTML and the other formats are in ``infercanary.pages``."""
+"""Documents, and renderers that turn them into text and JSON. HTML and the other formats are in
+``infercanary.pages``.
+"""

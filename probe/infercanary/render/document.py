@@ -17,7 +17,7 @@ class Fact(msgspec.Struct, frozen=True):
     value: str | float | None
     """Text, or a number in ``unit``; renderers leave out None and ""."""
     unit: str = ""
-    """Unit of a number: "s", "bytes", "joules" or "ratio"; "" for a number without a unit."""
+    """Unit of the number: "s", "bytes", "joules" or "ratio"; "" for a number without a unit."""
     link: str = ""
     """An http or https address; renderers without links show the address after the value."""
 
@@ -40,12 +40,12 @@ class Series(msgspec.Struct, frozen=True):
 
     label: str
     values: Sequence[float | None]
-    """Values in order of time, one for each position on the chart's axis; None for a position without a value."""
+    """One value for each position on the chart's axis, in order of time; None for a missing value."""
     style: Literal["old", "new"] = "new"
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """Series over time (`points`), or one distribution for each series (`distributions`), all on one scale."""
+    """Series over time (`points`), or the distribution of each series (`distributions`), on one scale."""
 
     title: str
     kind: Literal["points", "distributions"]
@@ -64,9 +64,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """The content of one result."""
 
     name: str = ""
-    """Canary, or another subject of the document."""
+    """Subject of the document, such as a canary."""
     verdict: str = ""
-    """First word of the sentence, which decides the colour."""
+    """First word of the sentence. It decides the colour."""
     sentence: str = ""
     """Result in one sentence without a full stop. The sentence begins with the verdict, if there is one."""
     exit_code: int = 0

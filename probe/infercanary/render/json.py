@@ -18,7 +18,7 @@ _WORST_FIRST = (1, 3, 0)  # exit codes: regressed, inconclusive, fine
 
 
 def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more: Any) -> str:
-    """Return the worst document's data as JSON, with the data of all documents under `canaries`.
+    """Return the data of the worst document as JSON, with the data of all documents under `canaries`.
 
     Args:
         documents: Documents of one command; an empty list counts as inconclusive.
@@ -39,7 +39,7 @@ def render_json(documents: Sequence[Document], notes: Sequence[str] = (), **more
 
 
 def json_line(value: object) -> str:
-    """Return ``value`` as one line of JSON in ASCII. All texts are made printable, because `jq -r` prints texts raw."""
+    """Return ``value`` as one line of JSON in ASCII. All texts become printable, because `jq -r` prints texts raw."""
     return json.dumps(all_printable(value)) + "\n"
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Document, Table
 
-_LABEL, _MOST_CELL = 11, 28  # in columns: minimum width of a label, maximum width of a cell
-_TEXT = 2000  # maximum number of characters of one text
+_LABEL, _MOST_CELL = 11, 28  # columns of a table: minimum width of a label, maximum width of a cell
+_TEXT = 2000  # longest text in characters
 _ASCII = str.maketrans(
     {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
 )
@@ -39,7 +39,7 @@ def render_text(document: Document, width: int = 80) -> str:
 
 
 def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Wrap a text. A number is not separated from its unit or its interval.
+    """Wrap a text, but keep a number on one line with its unit or its interval.
 
     Args:
         text: The text to wrap.
@@ -67,7 +67,7 @@ def _table(table: Table, width: int) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return cells in columns; the last column is wrapped."""
+    """Return cells in aligned columns. Only the last column is wrapped."""
     sizes = [min(_MOST_CELL, max(map(len, column))) for column in zip(*rows, strict=True)]
     lines = []
     for *cells, last in rows:

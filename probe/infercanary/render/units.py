@@ -8,7 +8,7 @@ from typing import Any
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
-_FACTORS = 10.0  # a shift of at least this ratio is written as a factor
+_FACTORS = 10.0  # larger shifts are written as a factor
 
 
 def value(number: float | None, unit: str | None) -> str:
@@ -42,7 +42,7 @@ def quantity(number: float, unit: str) -> str:
 
 
 def quantities(numbers: Mapping[Any, float], unit: str) -> str:
-    """Return named quantities in one line, such as ``load 1.8 s, first run 143 ms``; zeros are left out."""
+    """Return named quantities in one line, such as ``load 1.8 s, first run 143 ms``. Leave zeros out."""
     return ", ".join(f"{name} {quantity(number, unit)}" for name, number in numbers.items() if number)
 
 
@@ -97,7 +97,7 @@ def interval(shift: float, low: float, high: float) -> str:
 
 
 def _scaled(number: float, digits: int, units: Mapping[str, float]) -> str:
-    """Return a number in the largest unit in which it rounds to one or more; otherwise in the smallest unit."""
+    """Return a number in the largest unit in which it rounds to one or more. Smaller numbers get the smallest unit."""
     rounded = abs(number) / (1 - 0.5 / 10**digits)
     name = next((name for name, factor in units.items() if rounded >= factor), [*units][-1])
     return f"{short(number / units[name], digits)} {name}"

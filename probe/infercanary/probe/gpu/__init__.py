@@ -1,1 +1,1 @@
-"""GPU access by CUDA's driver alone, without any framework."""
+"""GPU access through CUDA's driver alone, without a framework."""

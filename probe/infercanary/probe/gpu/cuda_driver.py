@@ -20,10 +20,10 @@ from infercanary.probe.timing import CudaClock
 
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, which the server may use
-_TEXT_BYTES = 256  # longest name of a GPU; a PCI address is shorter
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, because the server may use it
+_TEXT_BYTES = 256  # maximum length of a GPU's name; a PCI address is shorter
 _HANDLE = c_void_p
-_OUT = c_void_p  # address of a result, by `byref`
+_OUT = c_void_p  # address of a result, from `byref`
 
 # CUdeviceptr is a 64-bit integer. cuda.h maps some functions to names with the suffix _v2.
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
@@ -62,7 +62,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 class NoSuchGpu(Unavailable):
-    """There are GPUs, but none with this number."""
+    """No GPU has this number, but there are other GPUs."""
 
 
 # CUDA_ERROR_STUB_LIBRARY, CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE
@@ -117,7 +117,7 @@ class Driver:
         self.check(function, getattr(self._library, function)(*arguments))
 
     def end(self, function: str, *arguments: Any) -> bool:
-        """Call a release function, even after a failure; return True if the function succeeded."""
+        """Call a release function, even after a failure. True if the function succeeded."""
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
@@ -146,7 +146,8 @@ class Driver:
 
 
 class Device:
-    """One GPU: its primary context, which frameworks of the same process share, and a stream of the lowest priority.
+    """One GPU: the primary context, which is shared with frameworks in the same process, and a stream of the lowest
+    priority.
 
     Call all methods but :meth:`close` inside ``with current()``.
     """
@@ -168,7 +169,7 @@ class Device:
             if error.code not in _WITHOUT_GPU:
                 raise
             raise _WITHOUT_GPU[error.code](f"no GPU {ordinal} here ({error})") from None
-        self._held = ExitStack()  # the resources; they are released inside the context
+        self._held = ExitStack()  # the resources; close() releases them inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)
@@ -187,7 +188,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context current in this thread until the end of the block. Other threads wait meanwhile.
+        """Make the context current in this thread until the end of the block. Other threads wait until then.
 
         Raises:
             RuntimeError: The device is closed.
@@ -211,19 +212,16 @@ class Device:
         self._closed = True
         self._in_use.release()
         if self.driver.end("cuCtxPushCurrent_v2", self._context):
-            # Copies may still be pending after a failure. A missing stream (0) would mean the server's default stream.
+            # Copies may still be pending after a failure. A missing stream (0) would be the server's default stream.
             if self.stream:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()
             self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
-        self._held.pop_all()  # after a lost context, no resource can be released
+        self._held.pop_all()  # without a context, no resource can be released
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; return a function that finds its kernels by name.
-
-        The module lives until :meth:`close`.
-        """
+        """Compile and load a module until :meth:`close`; return a function that finds its kernels by name."""
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -289,11 +287,10 @@ class Event:
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """Enqueue the event; it is complete when the stream reaches it."""
+        """Enqueue the event. The event is complete when the stream reaches it."""
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
-        """Wait until the event is complete."""
         self._driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, later: Event) -> float:
@@ -305,7 +302,7 @@ class Event:
 
 @cache
 def pci_bus_id(ordinal: int) -> str:
-    """Return the PCI address of a GPU, such as ``0000:3B:00.0``: CUDA and NVML may number GPUs differently.
+    """Return the PCI address of a GPU, such as ``0000:3B:00.0``. CUDA and NVML may number GPUs differently.
 
     Args:
         ordinal: CUDA's number of the GPU.
@@ -319,7 +316,7 @@ def pci_bus_id(ordinal: int) -> str:
 
 
 def has_context(ordinal: int) -> bool:
-    """True if this process has a context on a GPU; a context takes hundreds of megabytes.
+    """True if this process has a context on a GPU. A context takes hundreds of megabytes.
 
     Args:
         ordinal: CUDA's number of the GPU.
@@ -335,17 +332,17 @@ def has_context(ordinal: int) -> bool:
 
 
 def _found(ordinal: int) -> tuple[Driver, int]:
-    """Return the driver and a GPU, without making a context."""
+    """Return the driver and a GPU; do not make a context."""
     driver = load_driver()
     driver.call("cuInit", 0)
     return driver, driver.number("cuDeviceGet", ordinal)
 
 
 def load_driver() -> Driver:
-    """Return the functions of the driver's library, without calling one.
+    """Return the functions of the driver's library; do not call any function.
 
     Raises:
-        Unavailable: The container has no such library, or it is too old.
+        Unavailable: The container has no such library, or its library is too old.
     """
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
@@ -354,7 +351,7 @@ def load_driver() -> Driver:
 
 @cache
 def cuda_library() -> ctypes.CDLL | None:
-    """Load the driver's library without calling a function; None if the container has no such library."""
+    """Load the driver's library, but call no function; None if the container has no such library."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:
