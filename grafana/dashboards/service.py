@@ -30,9 +30,10 @@ from infercanary.contract.vocabulary import CAUSES
 _OLD = "service_canary:infercanary_baseline_seconds:max{CANARY}"
 _NEW = "service_canary:infercanary_current_seconds:max{CANARY}"
 _LATENCY = 'CANARY, measure="latency"'
+_SPOKEN = 'CANARY, measure=~"latency|benchmark"'
 _SAID = (
     "max by (instance, BY, named, sentence) "
-    f"({services(newest('infercanary_verdict_info', _LATENCY, by='instance, BY'))})"
+    f"({services(newest('infercanary_verdict_info', _SPOKEN, by='instance, BY, measure'))})"
 )
 _OF_SHIFT = f" / max by (BY) (infercanary_shift_ratio{{{_LATENCY}}} OF_JUDGE)"
 _STARTS = "quantile by (namespace, step) (0.5, infercanary_cold_start_seconds{CANARY})"
@@ -163,7 +164,7 @@ _VERDICT = [
         About(
             "In words",
             "The old image → the new image, with the first digits of their ids; then the judge's sentence: change, "
-            "cause, components that changed, and where the time grew.",
+            "cause, components that changed, and where the time grew. A second row has the image's recorded benchmark.",
             "If the new image is not the image that you deployed, its tag was moved.",
             "none",
             width=14,

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -26,8 +26,12 @@ from infercanary.command.interruption import Interrupted, Interruption
 from infercanary.compare import options
 from infercanary.compare.comparison import Gate
 from infercanary.compare.options import Output
+from infercanary.compare.recording import RecordedSide
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.render.document import Document
+
+if TYPE_CHECKING:
+    from infercanary.compare.record import Recorder
 
 _NUMBERS = [
     options.number(
@@ -79,9 +83,16 @@ def experiment_options(function: Callable[..., int]) -> Callable[..., int]:
 @experiment_options
 @options.expect
 @options.gate
+@options.record
 @options.output("github")
 def command(
-    pair: tuple[Side, Side], plan: Plan, policy: Policy, claimed: float | None, gate: Gate, **output: Any
+    pair: tuple[Side, Side],
+    plan: Plan,
+    policy: Policy,
+    claimed: float | None,
+    gate: Gate,
+    recorder: Recorder | None,
+    **output: Any,
 ) -> int:
     """Compare two images on this host: is IMAGE_B slower than IMAGE_A, by how much, and why? Does it take more memory?
 
@@ -94,6 +105,8 @@ def command(
     the answer is clear, and removes everything that it started.
     """
     shown = Output(**output)
+    if recorder:
+        recorder.check()
     judge = ExperimentJudge(plan.restarts, policy, claimed, gate)
     interruption = Interruption()
     with interruption.handled():
@@ -101,7 +114,7 @@ def command(
             result = run_experiment(pair, plan, judge.decisions, interruption)
         except Interrupted:
             return exit_codes.of_signal(interruption.number)
-        return show(result, judge, interruption.number, shown)
+        return show(result, judge, interruption.number, shown, recorder)
 
 
 def run_experiment(
@@ -125,13 +138,25 @@ def run_experiment(
         return Experiment(arms, plan, judged, interruption).run()
 
 
-def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Output) -> int:
-    """Print the answer on each canary; return the exit code."""
+def show(
+    result: Result,
+    judge: ExperimentJudge,
+    signal_number: int,
+    output: Output,
+    recorder: Recorder | None = None,
+) -> int:
+    """Print the answer on each canary, and record it unless a signal came; return the exit code."""
     names, notes = common(result.pairs) if result.pairs else ([], [])
-    documents = [
-        experiment_document(judge.answer(name, result), *CanaryPairs(result.pairs, name).series)
-        for name in names
-    ]
+    documents = []
+    for name in names:
+        answer, series = judge.answer(name, result), CanaryPairs(result.pairs, name).series
+        documents.append(experiment_document(answer, *series))
+        if recorder and not signal_number:
+            both = [
+                RecordedSide(runs.starts, arm.name, arm.digests, arm.host)
+                for runs, arm in zip(series, result.arms, strict=True)
+            ]
+            recorder.add("ab", name, both, answer)
     if not documents:
         text = f"inconclusive: no pair of starts was complete ({ENDED[result.ended]})"
         documents = [Document(verdict="inconclusive", sentence=text, exit_code=ExitCode.INCONCLUSIVE)]
@@ -148,4 +173,6 @@ def show(result: Result, judge: ExperimentJudge, signal_number: int, output: Out
         seconds=result.seconds,
         finished_at=time.time(),
     )
+    if recorder:
+        recorder.save()
     return code

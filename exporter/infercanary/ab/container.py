@@ -21,6 +21,7 @@ from infercanary.ab.daemon import (
     HERE,
     UNREACHED,
     check_volume,
+    digests_of,
     find_image,
     labels,
     one_line,
@@ -69,7 +70,9 @@ class Container:
         of_image = (image.get("Config") or {}).get("Labels") or {}
         self.summary = ArmSummary(
             name=side.image,
+            host=str(client.info().get("Name", "")),
             image_id=image["Id"],
+            digests=digests_of(image),
             image_bytes=image.get("Size"),
             origin=Origin.of(of_image),
             settings=side.differing,

@@ -5,6 +5,7 @@ Each container of an experiment has a label. The next experiment uses the label 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from infercanary.client.docker_api import DirectClient
 from infercanary.command.interruption import Interruption
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
+from infercanary.judge.identity import Digests
 
 LABEL = "infercanary.ab"
 """Label of every container of an experiment. Its value is a Unix time after which the experiment is certainly over."""
@@ -85,6 +87,18 @@ def find_image(
             f"image {name} is not on this machine and cannot be pulled ({one_line(error)}); build the image, fix "
             "its name, log in (`docker login`), or check the network to its registry"
         ) from None
+
+
+def digests_of(image: Mapping[str, Any]) -> Digests:
+    """Return the digests in Docker's description of an image.
+
+    With containerd's image store, the id is a registry's digest, whose kind is known (Docker 28 or newer).
+    """
+    kind = (image.get("Descriptor") or {}).get("mediaType", "")
+    registry = [name.rpartition("@")[2] for name in image.get("RepoDigests") or ()]
+    if not kind:
+        return Digests(image["Id"], *registry[:1])
+    return Digests(index_digest=image["Id"]) if re.search("index|list", kind) else Digests("", image["Id"])
 
 
 def check_volume(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Host:
     """
 
     def __init__(self, side: Side, reaper: Reaper) -> None:
-        self.summary = ArmSummary(name=f"host ({side.python})", settings=side.differing)
+        self.summary = ArmSummary(name=f"host ({side.python})", host=platform.node(), settings=side.differing)
         self._side, self._reaper = side, reaper
         self._child: subprocess.Popen[bytes] | None = None
 

@@ -19,6 +19,7 @@ from infercanary.command.interruption import Interruption
 from infercanary.contract.report import Report, Run
 from infercanary.contract.text import printable, shortened
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC, FAILING
+from infercanary.judge.identity import Digests
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import merged, of_runs
@@ -48,7 +49,10 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One side of an experiment. ``mean`` and ``sd`` are those of the counted runs, in seconds."""
 
     name: str
+    host: str = ""
+    """Name of the host that runs the arm."""
     image_id: str = ""
+    digests: Digests = Digests()
     image_bytes: int | None = None
     origin: Origin = NOWHERE
     settings: Mapping[str, str] = {}

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import combinations
-from pathlib import Path
 
 import msgspec
 
@@ -69,21 +68,23 @@ def compare_hosts(
         UsageError: A file cannot be read.
     """
     of_canaries: defaultdict[str, list[tuple[str, Start]]] = defaultdict(list)
-    for host, path in files.items():
-        for start in _starts(path, journals.get(host), canary, service, notes):
+    for name, path in files.items():
+        for host, start in _starts(name, path, journals.get(name), canary, service, notes):
             if fnmatchcase(start.canary_name, canary) and len(start.samples) >= FILES.pool.fewest_runs:
                 of_canaries[start.canary_name].append((host, start))
     return [_compare(name, _of_one_image(starts)) for name, starts in sorted(of_canaries.items())]
 
 
-def _starts(path: str, journal: bytes | None, canary: str, service: str, notes: list[str]) -> Iterator[Start]:
+def _starts(
+    host: str, path: str, journal: bytes | None, canary: str, service: str, notes: list[str]
+) -> Iterator[tuple[str, Start]]:
     if journal is None:
-        for _, generation, samples in stores.starts(Path(path), canary, service):
-            yield Start.of(generation, samples)
+        for where, _, generation, samples in stores.starts({host: path}, canary, service, recorded=False):
+            yield where, Start.of(generation, samples)
     else:
         lines = journal_lines({path: journal}, (), notes)
         for runs in recording([path], lines, notes).canaries.values():
-            yield from runs.starts
+            yield from ((host, start) for start in runs.starts)
 
 
 def _of_one_image(found: list[tuple[str, Start]]) -> Mapping[str, list[Start]]:

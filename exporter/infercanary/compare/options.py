@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -13,11 +14,13 @@ import click
 
 import infercanary
 from infercanary.command.exit_codes import worst
+from infercanary.command.extras import needed_by
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
 from infercanary.compare.comparison import GATES
 from infercanary.compare.terminal import say, width
+from infercanary.judge.identity import Digests
 from infercanary.judge.policy import Policy
 from infercanary.pages import html
 from infercanary.pages.junit import render_junit
@@ -168,6 +171,44 @@ def _pairs(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> list[
         pairs.append((column, cell))
     return pairs
 
+
+def _recorder(_: click.Context, __: click.Parameter, location: str) -> Any:
+    if not location:
+        return None
+    with needed_by("--record", "exporter"):
+        from infercanary.compare.record import Recorder
+    return Recorder(location)
+
+
+def _digests(_: click.Context, option: click.Parameter, texts: Sequence[str]) -> Digests:
+    known = {}
+    for text in texts:
+        __, at, digest = text.rpartition("@")
+        if not re.fullmatch("sha256:[0-9a-f]{64}", digest):
+            raise UsageError(
+                f"{option.opts[0]} {text}: not a digest; give REPOSITORY@sha256:…, or the image's id, sha256:…"
+            )
+        known["manifest_digest" if at else "config_digest"] = digest
+    return Digests(**known)
+
+
+record = click.option(
+    "--record",
+    "recorder",
+    default="",
+    metavar="STORE",
+    callback=_recorder,
+    help="Record the result in an exporter's store: an SQLite file, or postgresql://… (docs/ab.md).",
+)
+
+image = click.option(
+    "--image",
+    "digests",
+    multiple=True,
+    metavar="DIGEST",
+    callback=_digests,
+    help="Image of the recorded (candidate's) journal: REPOSITORY@sha256:… or an image id; may be repeated.",
+)
 
 canary = click.option("--canary", default="", metavar="NAME", help="Use only this canary of a journal.")
 

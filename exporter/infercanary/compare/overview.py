@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
-from pathlib import Path
 from statistics import mean, median, quantiles, stdev
 from typing import Any
 
 import msgspec
 
 from infercanary.compare import stores
-from infercanary.compare.efficiency import Efficiency, efficiency
+from infercanary.compare.efficiency import Efficiency, efficiency, prices
 from infercanary.compare.recording import shown
 from infercanary.judge.identity import identified, image_name, redrawn
 from infercanary.judge.model import Generation, Start
@@ -91,31 +90,33 @@ class OverviewRow(Efficiency, frozen=True, kw_only=True):
 
 
 def overview(
-    hosts: Mapping[str, Path], canary: str, service: str, prices: Mapping[str, float]
+    hosts: Mapping[str, str], canary: str, service: str, given_prices: Sequence[str]
 ) -> list[OverviewRow]:
     """Return the rows of every canary, the fastest row first. A row needs at least one start with enough runs.
 
     Args:
-        hosts: Files of the judge's stores, by host.
+        hosts: Locations of stores, by host.
         canary: Pattern (fnmatch) of canary names.
         service: Pattern of service names.
-        prices: Prices of an hour, by host.
+        given_prices: Prices of an hour, as in ``--price``; hosts of recorded benchmarks are known, too.
 
     Raises:
-        UsageError: A file cannot be read as a store.
+        UsageError: A store cannot be read, or a price is wrong.
     """
     groups: dict[tuple[str, ...], list[Start]] = {}
-    for host, path in hosts.items():
-        of_canaries = groupby(stores.starts(path, canary, service), key=lambda each: (each[0], each[1].key))
-        for (name, key), history in of_canaries:
-            known = (Start.of(generation, samples) for _, generation, samples in history)
-            starts = identified(sorted(known, key=lambda start: start.generation.started_at))
-            is_redrawn = redrawn(starts)
-            for start in starts:
-                model = "" if is_redrawn else start.model
-                work = (*kind(start.generation), model, start.settings)
-                groups.setdefault((name, host, str(key), *work), []).append(start)
-    return ranked(summary(key, starts, prices.get(key[1])) for key, starts in groups.items())
+    of_canaries = groupby(
+        stores.starts(hosts, canary, service), key=lambda each: (each[1], each[0], str(each[2].key))
+    )
+    for group, history in of_canaries:
+        known = (Start.of(generation, samples) for *_, generation, samples in history)
+        starts = identified(sorted(known, key=lambda start: start.generation.started_at))
+        is_redrawn = redrawn(starts)
+        for start in starts:
+            model = "" if is_redrawn else start.model
+            work = (*kind(start.generation), model, start.settings)
+            groups.setdefault((*group, *work), []).append(start)
+    price_of = prices(given_prices, dict.fromkeys([*hosts, *(key[1] for key in groups)]))
+    return ranked(summary(key, starts, price_of.get(key[1])) for key, starts in groups.items())
 
 
 def ranked(summaries: Iterable[OverviewRow | None]) -> list[OverviewRow]:

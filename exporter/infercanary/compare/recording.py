@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable, shortened
+from infercanary.judge.identity import Digests
 from infercanary.judge.model import Start
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -60,6 +61,15 @@ class Recording(NamedTuple):
     components: Mapping[str, Mapping[str, str]] = {}
     """Components of each environment, by environment id."""
     notes: Sequence[str] = ()
+
+
+class RecordedSide(NamedTuple):
+    """Counted starts of one canary in one image, to be recorded; an unknown text is empty."""
+
+    starts: Sequence[Start]
+    image: str = ""
+    digests: Digests = Digests()
+    host: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from infercanary.judge.identity import image_name
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import Result
 from infercanary.pages.from_result import operators_table, verdict_document
-from infercanary.pages.sentence import listed, operators_words
+from infercanary.pages.sentence import benchmark_words, listed, operators_words
 from infercanary.render.document import Chart, Document, Series
 from infercanary.render.units import count, percent
 
@@ -114,6 +114,7 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
         "judgement": result,
         "side": side,
         "verdict": verdict,
+        "benchmark": benchmark_words(result),
         "facts": {fact.label: fact for fact in verdict.facts} if result.upgraded_at is not None else {},
         "good_runs": sum(run.outcome == "ok" for run in runs),
         "drift": _drift_document(drift),

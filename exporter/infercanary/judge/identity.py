@@ -11,11 +11,32 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 
+import msgspec
+
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
 from infercanary.judge.model import ENVIRONMENT, Generation, Start
 
 _WEIGHTS = "weights-"
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """Digests of one image; a field is empty if it is unknown.
+
+    A built image has only a config digest until it is pushed, and a node of Kubernetes reports only one of the three.
+    So two images are the same if they share any digest.
+    """
+
+    config_digest: str = ""
+    manifest_digest: str = ""
+    """Registry's digest of the image for one platform, or a registry's digest of unknown kind."""
+    index_digest: str = ""
+    """Registry's digest of the list of images for several platforms."""
+
+    @property
+    def any(self) -> str:
+        """First known digest; empty if all are unknown."""
+        return self.config_digest or self.manifest_digest or self.index_digest
 
 
 def identified(starts: Sequence[Start]) -> Sequence[Start]:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from infercanary.contract.bottleneck import Limit
+from infercanary.contract.bounds import Moment
 from infercanary.contract.report import OUTPUT_TOLERANCE
 from infercanary.contract.vocabulary import Cause
 from infercanary.judge.model import Changed
@@ -129,6 +130,24 @@ class Doubts(msgspec.Struct, frozen=True):
     """Number of starts if all have different weights (random initialization); 0 if any two have the same weights."""
 
 
+class Benchmarked(msgspec.Struct, frozen=True):
+    """Last recorded benchmark of the image that runs: facts that no verdict depends on."""
+
+    command: str = ""
+    """Command that recorded the benchmark; empty if no benchmark of the image is recorded."""
+    at: Moment = 0.0
+    """Unix time of its last run."""
+    verdict: str = ""
+    """Verdict against its baseline; empty without a comparison."""
+    shift: float | None = None
+    is_other_host: bool = False
+    """True if it ran on another host; False if either host is unknown."""
+    is_other_hardware: bool = False
+    """True if it ran on another class of hardware, where its verdict says little."""
+    changes: tuple[Change, ...] = ()
+    """Components that differ between the benchmark and the newest start of the image."""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with its evidence. Shifts are ratios (0.05 is 5 % slower), times are Unix seconds."""
 
@@ -184,6 +203,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """True if ``shift`` and ``state`` are those after subtracting CPU wait."""
     causes: Causes = Causes()
     """Causes of the shift."""
+    benchmark: Benchmarked | None = None
+    """Benchmark of the new image, or of the only image; None if the image is unknown."""
     runs: int = 0
     """Number of the new image's runs at the last look; before the first look, the runs of the longest start."""
     starts: int = 0

@@ -12,6 +12,7 @@ from infercanary.judge.result import Causes, Result
 from infercanary.judge.shift import CHANGED
 from infercanary.pages.sentence import (
     alarms,
+    benchmark_words,
     cold_starts,
     conditions,
     evidence,
@@ -101,6 +102,10 @@ def verdict_document(result: Result, sentence: str, measures: Mapping[str, Measu
         facts=[
             *_upgrade(result),
             Fact("progress", progress(result)),
+            Fact(
+                "benchmark",
+                benchmark_words(result) or ("none of this image is recorded" if result.benchmark else None),
+            ),
             *causes_facts(result.causes, is_change=is_change),
             *conditions(result),
         ],

@@ -27,6 +27,7 @@ SENTENCE_BYTES = 300
 """
 _COMPONENTS = 4  # maximum number of environment components in a sentence
 _VALUE = 40  # maximum number of characters of a name or of a setting
+_DAY = "%Y-%m-%d"
 _OPEN = ("inconclusive", "unconfirmed")
 _UPGRADED: Mapping[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 
@@ -89,6 +90,27 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
     measure = measure_of(name)
     words = measure.words if measure else shortened(name, _VALUE)
     return f"{words} {verdict.state} {shift_words(verdict)}".rstrip()
+
+
+def benchmark_words(result: Result) -> str:
+    """Return the benchmark of the image that runs in words; empty if there is none.
+
+    For example ``before the deploy: equivalent +0.4 % on another host (ab, 2026-11-28); now +12.0 %; conditions
+    differ: CPU quota 8 → 4``. The text has a date, because a label with an age would be a new series every day.
+    """
+    benchmark = result.benchmark
+    if benchmark is None or not benchmark.command:
+        return ""
+    is_before = result.upgraded_at is None or benchmark.at < result.upgraded_at
+    verdict, place = benchmark.verdict or "not compared", " on another host" * benchmark.is_other_host
+    if benchmark.is_other_hardware:  # only facts: a verdict holds for one class of hardware
+        verdict, place = "", "on other hardware"
+    size = "" if benchmark.shift is None else percent(benchmark.shift)
+    words = " ".join(filter(None, (verdict, size, place.strip())))
+    text = f"{'before' if is_before else 'after'} the deploy: {words} ({benchmark.command}, {when(benchmark.at, _DAY)})"
+    now = "" if result.shift is None else f"now {percent(result.shift)}"
+    differ = f"conditions differ: {listed(benchmark.changes)}" if benchmark.changes else ""
+    return "; ".join(filter(None, (text, now, differ)))
 
 
 def shift_words(part: Part | MeasureVerdict | Result | None) -> str:

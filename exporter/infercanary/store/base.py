@@ -70,6 +70,8 @@ class Database:
     """Default limits of the rows that are kept."""
     upgrades = False
     """True if old tables of a shared database may be upgraded, which only the ``migrate`` command does."""
+    is_guest = False
+    """True for a command that adds benchmarks, perhaps while an exporter has the same file open."""
 
     def connect(self) -> Connection:
         """Open a connection in autocommit mode, with the tables of :mod:`.schema`.

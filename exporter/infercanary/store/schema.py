@@ -23,7 +23,7 @@ from sqlalchemy.types import TypeEngine
 
 from infercanary.store.retention import TIERS
 
-SCHEMA = "0001"
+SCHEMA = "0002"
 """Alembic revision of these tables: the newest in the folder ``migrations``."""
 
 
@@ -118,4 +118,16 @@ lease = Table(
     *_columns(Text, "holder"),
     *_columns(BigInteger, "fence"),
     *_columns(Double, "expires"),
+)
+
+# One row for each side of a recorded comparison, and for each canary of a recorded journal (:mod:`.benchmarks`). No
+# verdict, lease or limit depends on it. A digest is empty if it is unknown.
+benchmark = Table(
+    "benchmark",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *_columns(Text, "canary", "config_digest", "manifest_digest", "index_digest"),
+    *_columns(Double, "at"),
+    *_columns(LargeBinary, "body"),
+    Index("benchmark_canary", "canary"),
 )

@@ -77,11 +77,11 @@ class SqliteDatabase(Database):
         self._inodes: list[int] = []
 
     def connect(self) -> Connection:
-        """Open the file for this process alone. A corrupt file, or a file of version 0.1.0, is renamed first."""
+        """Open the file. An exporter first renames a corrupt file, or a file of version 0.1.0."""
         try:
             connection = super().connect()
         except DatabaseError as error:
-            if not _is_corrupt(error.orig):
+            if not _is_corrupt(error.orig) or self.is_guest:
                 raise
             self._set_aside(error.orig)
             connection = super().connect()
@@ -104,7 +104,7 @@ class SqliteDatabase(Database):
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
         """Explain an error. A corrupt file is renamed, and the next call creates a new file."""
         cause = getattr(error, "orig", None) or error
-        if _is_corrupt(cause):
+        if _is_corrupt(cause) and not self.is_guest:
             if connection is not None:
                 connection.invalidate()
                 with suppress(OSError):
@@ -135,15 +135,15 @@ class SqliteDatabase(Database):
             return []
 
     def prepare(self, connection: Connection) -> None:
-        """Lock the file at the first read, and bring its tables to the current schema."""
+        """Keep other exporters away, and bring the tables to the current schema."""
         driver: Any = connection.connection.driver_connection
         # A disk error in one name must not make the other rows unreadable.
         driver.text_factory = lambda text: text.decode(errors="replace")
-        # With exclusive locking from the first read on, SQLite needs no shared-memory file.
-        connection.exec_driver_sql("PRAGMA locking_mode = EXCLUSIVE")
         version = self._check(connection)
+        if self._path and not self.is_guest:
+            self._guard(connection)
         for pragma in (
-            "journal_mode = WAL",
+            "main.journal_mode = WAL",
             "synchronous = NORMAL",
             "temp_store = MEMORY",
             f"cache_size = -{_CACHE_KIB}",
@@ -154,10 +154,27 @@ class SqliteDatabase(Database):
         if version != schema.SCHEMA:
             connection.exec_driver_sql("BEGIN EXCLUSIVE")
             connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
-            migrate.update(connection, version)
+            # read again, because a guest may have upgraded the tables meanwhile
+            migrate.update(connection, migrate.read_version(connection, self.shown))
             connection.commit()
         connection.exec_driver_sql("PRAGMA foreign_keys = ON")
-        _drop_unreadable(connection)
+        if not self.is_guest:
+            _drop_unreadable(connection)
+
+    def _guard(self, connection: Connection) -> None:
+        """Lock a second file for the life of the connection. The store's own file stays open for guests.
+
+        Raises:
+            DatabaseError: Another exporter has the lock.
+        """
+        connection.exec_driver_sql("ATTACH ? AS guard", (f"{self._path}-lock",))
+        for statement in (
+            "PRAGMA guard.locking_mode = EXCLUSIVE",
+            "PRAGMA guard.journal_mode = MEMORY",
+            "BEGIN EXCLUSIVE",
+            "COMMIT",
+        ):
+            connection.exec_driver_sql(statement)
 
     def _check(self, connection: Connection) -> str | None:
         """Return the revision of the tables; None for an empty file."""

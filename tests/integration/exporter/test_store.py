@@ -135,7 +135,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
     names = {file.name for file in path.parent.iterdir()}
     asides = {name for name in names if ".corrupt-" in name and not name.endswith("-wal")}
     assert len(asides) == 3
-    assert names <= {"store.db", *asides, *(f"{name}-wal" for name in asides)}
+    assert names <= {"store.db", "store.db-lock", *asides, *(f"{name}-wal" for name in asides)}
 
 
 def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):

@@ -129,6 +129,10 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
         "candidate": new,
         "options": "--restart-sd 0.5\n\n--gate latency\n",
     }
+    recorded = runner("Compare", record=str(tmp_path / "ci.sqlite"), **inputs)
+    assert "nothing to record; give journals" in recorded.stderr, "files of numbers name no start"
+    for name in ("output", "summary"):
+        (tmp_path / name).unlink(missing_ok=True)
     done = runner("Compare", **inputs)
     assert done.returncode == 0, done.stderr
     found = outputs(tmp_path)

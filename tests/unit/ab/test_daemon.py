@@ -10,9 +10,10 @@ from unittest.mock import Mock
 import docker
 import docker.errors
 import pytest
+from msgspec.structs import astuple
 
 from infercanary.ab.container import SETTINGS, Container, probe_port, probe_urls
-from infercanary.ab.daemon import LABEL, find_image, is_overdue, labels, one_line, published_host
+from infercanary.ab.daemon import LABEL, digests_of, find_image, is_overdue, labels, one_line, published_host
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.sides import Side
 from infercanary.ab.turn import last_line
@@ -69,6 +70,23 @@ def test_only_a_missing_image_is_pulled(capsys):
     assert pulled[1]["pull"] > 0
     assert here[1] == {}
     assert capsys.readouterr().err == "pulling h/i:1\n"
+
+
+DIGESTS = """
+# A built image, and an image that Docker pulled: the kind of the registry's digest is unknown.
+{Id: c, RepoDigests: []} | [c, "", ""]
+{Id: c, RepoDigests: [h/i@m, other/i@n]} | [c, m, ""]
+{Id: c, RepoDigests: ~} | [c, "", ""]
+# Docker with containerd's image store: the id is a digest of the registry.
+{Id: i, RepoDigests: [h/i@i], Descriptor: {mediaType: application/vnd.oci.image.index.v1+json, digest: i}} | ["", "", i]
+{Id: i, Descriptor: {mediaType: application/vnd.docker.distribution.manifest.list.v2+json}} | ["", "", i]
+{Id: m, Descriptor: {mediaType: application/vnd.oci.image.manifest.v1+json, digest: m}} | ["", m, ""]
+"""
+
+
+@pytest.mark.parametrize(("image", "digests"), typed(DIGESTS))
+def test_the_known_digests_of_an_image(image, digests):
+    assert [*astuple(digests_of(image))] == digests
 
 
 class Registry:

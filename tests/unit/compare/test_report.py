@@ -227,7 +227,7 @@ broken.jsonl --format csv            | broken.jsonl:2: not a line of a journal
 a/gpu.sqlite gpu.sqlite              | gpu.sqlite: two files of the host `gpu`; give each a host name, HOST=FILE
 none.sqlite                          | none.sqlite: cannot be read (No such file
 empty.sqlite                         | empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs
-postgresql://me@db/x?sslmode=require | report reads files, not PostgreSQL; give a store in SQLite
+postgresql://me@127.0.0.1:1/x?sslmode=require | postgresql://127.0.0.1:1/x: connection failed
 older.sqlite                         | older.sqlite: not the judge's store, or a store of 0.1.0
 gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; name a file
 """

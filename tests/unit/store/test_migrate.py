@@ -12,6 +12,7 @@ from stores import CANARY, SEARCH, T, generation, query, sample, samples
 
 from infercanary.store import migrate, schema
 from infercanary.store.base import StoreError
+from infercanary.store.benchmarks import read
 from infercanary.store.store import open_store
 from tests.programs import ROOT, ended
 
@@ -34,7 +35,7 @@ def newer(tmp_path, monkeypatch):
     def upgraded(*columns):
         folder = tmp_path / "migrations"
         shutil.copytree(migrate.MIGRATIONS, folder)
-        for number, column in enumerate(columns, 2):
+        for number, column in enumerate(columns, 3):
             revision = REVISION.format(number, number - 1, column)
             (folder / "versions" / f"{number:04}_more.py").write_text(revision)
         monkeypatch.setattr(schema, "SCHEMA", f"{number:04}")
@@ -69,28 +70,39 @@ def test_older_tables_are_brought_up_to_date_with_all_that_is_in_them_and_newer_
     filled(location)
     newer("zone", "rack")
     if location.startswith("postgresql"):
-        assert "older InferCanary created the tables (schema 0001); upgrade them as their owner, with" in (
+        assert "older InferCanary created the tables (schema 0002); upgrade them as their owner, with" in (
             refusal(location)
         )
     assert migrate.main([location]) == 0
     assert "up to date" in capsys.readouterr().out
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
-        assert version == "0003"
+        assert version == "0004"
         assert {"zone", "rack"} <= columns
         assert store.take(START, [*RUNS, sample(20)]) == 1
     monkeypatch.undo()
-    assert "a newer InferCanary wrote this store (schema `0003`" in refusal(location)
+    assert "a newer InferCanary wrote this store (schema `0004`" in refusal(location)
+
+
+def test_tables_of_the_first_revision_get_the_table_of_benchmarks(location):
+    with closing(open_store(filled(location))) as store:
+        query(store, "DROP TABLE benchmark")
+        query(store, "UPDATE infercanary_schema SET version_num = '0001'")
+    assert migrate.main([location]) == 0
+    with closing(open_store(location)) as store:
+        assert version_and_columns(store)[0] == schema.SCHEMA
+        assert read(store.session) == []
+        assert [len(samples) for _, samples in store.generations(SEARCH, CANARY)] == [len(RUNS)]
 
 
 def test_an_upgrade_that_fails_changes_nothing(location, newer, monkeypatch):
     filled(location)
     newer("zone", "host")  # a column of this name exists
     assert migrate.main([location]) == 2
-    monkeypatch.setattr(schema, "SCHEMA", "0001")
+    monkeypatch.setattr(schema, "SCHEMA", "0002")
     with closing(open_store(location)) as store:
         version, columns = version_and_columns(store)
-        assert version == "0001"
+        assert version == "0002"
         assert "zone" not in columns
         assert [len(samples) for _, samples in store.generations(SEARCH, CANARY)] == [len(RUNS)]
 

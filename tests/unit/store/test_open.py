@@ -50,7 +50,7 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path):
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("SELECT * FROM infercanary_schema").fetchall() == [(schema.SCHEMA,)]
         assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12"  # the application id, which `file` can show
-        assert [*tmp_path.iterdir()] == [path]
+        assert {*tmp_path.iterdir()} == {path, Path(f"{path}-lock")}
 
 
 FILES = scenarios("""
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_ours_to_use_is_refused_and_not_touched(made, says, t
     with pytest.raises(StoreError, match=re.escape(says)):
         open_store(path)
     assert path.read_bytes() == before
-    assert [*tmp_path.iterdir()] == [path]
+    assert {*tmp_path.iterdir()} == {path, Path(f"{path}-lock")}
 
 
 def test_a_file_of_0_1_0_is_set_aside_with_its_log_and_a_new_one_is_begun(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,12 @@ from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.document import comparison_document
 from infercanary.compare.options import Output
 from infercanary.compare.read import pick, read
-from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
+from infercanary.compare.recording import Attempts, RecordedRuns, RecordedSide, Recording, listed
+from infercanary.judge.identity import Digests
 from infercanary.judge.policy import FILES, Policy
+
+if TYPE_CHECKING:
+    from infercanary.compare.record import Recorder
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
@@ -64,6 +68,8 @@ such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slow
 @options.policy(FILES)
 @options.expect
 @options.gate
+@options.record
+@options.image
 @options.output("github")
 def command(
     baseline: str,
@@ -79,6 +85,8 @@ def command(
     policy: Policy,
     claimed: float | None,
     gate: Gate,
+    recorder: Recorder | None,
+    digests: Digests,
     **output: Any,
 ) -> int:
     """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
@@ -123,11 +131,18 @@ def command(
                 f"{old.places[0]}: are both in the same unit, such as ms? Convert one file, or write the unit "
                 "after each number (20ms)"
             )
-        documents.append(comparison_document(result, judged(before), judged(after), (old.places, new.places)))
+        kept = judged(before), judged(after)
+        documents.append(comparison_document(result, *kept, (old.places, new.places)))
+        if recorder:
+            both = RecordedSide(kept[0].starts), RecordedSide(kept[1].starts, digests=digests)
+            recorder.add("compare", name, both, result)
     if not canary and (alone := [name for name in new.canaries if name not in old.canaries]):
         notes.append(f"{' and '.join(new.places)}: only in this file, so not judged: {listed(alone)}")
     title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
-    return Output(**output).show(documents, notes, title=title)
+    code = Output(**output).show(documents, notes, title=title)
+    if recorder:
+        recorder.save()
+    return code
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:

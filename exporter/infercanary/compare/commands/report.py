@@ -13,17 +13,22 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, stores
+from infercanary.compare.comparison import judged
 from infercanary.compare.content import content
-from infercanary.compare.efficiency import Efficiency, prices
+from infercanary.compare.efficiency import Efficiency
 from infercanary.compare.hosts import compare_hosts, hosts_document
 from infercanary.compare.journal import is_journal
 from infercanary.compare.options import Output
 from infercanary.compare.overview import OverviewRow, overview, overview_document
-from infercanary.compare.read import journal_lines
+from infercanary.compare.read import journal_lines, read
+from infercanary.compare.record import Recorder
+from infercanary.compare.recording import RecordedSide
 from infercanary.compare.runs import runs_of_journal, runs_of_start
 from infercanary.compare.terminal import say
+from infercanary.judge.identity import Digests
 from infercanary.pages.table_csv import Cell
 from infercanary.render.json import json_line, plain_values
+from infercanary.store.store import is_shared
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
@@ -51,6 +56,8 @@ from infercanary.render.json import json_line, plain_values
     help="Compare the hosts that run the canary MODEL (a pattern) in the same image: which differences explain the "
     "spread. Also reads journals.",
 )
+@options.record
+@options.image
 @options.output("csv")
 def command(
     files: tuple[str, ...],
@@ -59,6 +66,8 @@ def command(
     given_prices: tuple[str, ...],
     each_run: bool,
     model: str,
+    recorder: Recorder | None,
+    digests: Digests,
     **more: Any,
 ) -> int:
     """Compare one model across images, engines, devices and hosts: tables from the stores of exporters.
@@ -68,9 +77,10 @@ def command(
       infercanary report runs.jsonl --format csv
       infercanary report --hosts resnet18 gpu-1=one.sqlite gpu-2=two.sqlite
 
-    FILE is a store (the file that the exporter's --store names), or a journal of a probe. A store is copied before it
-    is read, so the exporter may keep running. From a journal, each run becomes a row (--json, --format csv). Name the
-    hosts if there are several.
+    FILE is a store (the file or postgresql://… that the exporter's --store names), or a journal of a probe. The
+    exporter may keep running. From a journal, each run becomes a row (--json, --format csv); with --record, journals
+    are only recorded. Name the hosts if there are several. Recorded benchmarks have their own host; their service is
+    the command that recorded them.
 
     Tables include only steady runs of starts with 8 or more steady runs. SD is the standard deviation of the starts'
     medians. Trust only a difference well above this SD. The cost of 1,000 inferences is for the best known throughput:
@@ -79,15 +89,18 @@ def command(
     output = Output(**more)
     hosts: dict[str, str] = {}
     for file in files:
-        if "postgresql://" in file:
-            raise UsageError(
-                "report reads files, not PostgreSQL; give a store in SQLite, or the journals of probes"
-            )
-        name, is_named, path = file.partition("=")
+        name, is_named, path = ("", "", file) if is_shared(file) else file.partition("=")
         host = name if is_named else Path(file).stem
         if host in hosts:
             raise UsageError(f"{file}: two files of the host `{host}`; give each a host name, HOST=FILE")
         hosts[host] = path if is_named else file
+    if recorder:
+        for file in files:
+            host, _, path = file.rpartition("=")
+            for name, runs in read([path]).canaries.items():
+                recorder.add("report", name, [RecordedSide(judged(runs).starts, "", digests, host)])
+        recorder.save()
+        return 0
     journals = {host: _journal(path) for host, path in hosts.items() if not stores.is_store(path)}
     if model:
         if output.form == "csv" or each_run or given_prices or canary != "*" or (journals and service != "*"):
@@ -103,8 +116,7 @@ def command(
             )
         output.show_rows(_runs(hosts, journals, canary, service))
         return 0
-    paths = {host: Path(path) for host, path in hosts.items()}
-    rows = overview(paths, canary, service, prices(given_prices, hosts))
+    rows = overview(hosts, canary, service, given_prices)
     if not rows:
         raise UsageError(
             f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs yet; wait for "
@@ -149,13 +161,12 @@ def _runs(
     """Return the runs of journals and stores; remarks go to standard error, because standard output is the table."""
     notes: list[str] = []
     rows = []
-    for host, path in hosts.items():
-        if host in journals:
-            lines = journal_lines({path: journals[host]}, [*hosts.values()], notes)
-            rows += runs_of_journal(host, lines, notes)
-        else:
-            for _, start, samples in stores.starts(Path(path), canary, service):
-                rows += runs_of_start(host, start, samples)
+    for host, data in journals.items():
+        lines = journal_lines({hosts[host]: data}, [*hosts.values()], notes)
+        rows += runs_of_journal(host, lines, notes)
+    stored = {host: path for host, path in hosts.items() if host not in journals}
+    for host, _, start, samples in stores.starts(stored, canary, service):
+        rows += runs_of_start(host, start, samples)
     rows = [row for row in rows if fnmatchcase(str(row["canary"]), canary)]
     if not rows:
         first = next(iter(hosts.values()))

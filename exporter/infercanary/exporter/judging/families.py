@@ -21,7 +21,14 @@ from infercanary.judge.operators import MOST
 from infercanary.judge.policy import LIVE
 from infercanary.judge.result import STATES, Result
 from infercanary.judge.shift import CHANGED
-from infercanary.pages.sentence import SENTENCE_BYTES, distinct, listed, measure_words, operators_words
+from infercanary.pages.sentence import (
+    SENTENCE_BYTES,
+    benchmark_words,
+    distinct,
+    listed,
+    measure_words,
+    operators_words,
+)
 
 LATENCY = "latency"
 _NAMED = 3  # largest number of container names in one text, because alerts are read on a phone
@@ -51,11 +58,12 @@ _OF_FINDING: _Table[Finding] = {
         "infercanary_verdict_info",
         "gauge",
         "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Measures other than the latency have a "
-        "sentence only if they changed.",
+        "sentence only if they changed. `benchmark` is the recorded benchmark of the image.",
         ("canary", "measure", "sentence"),
         reading="Query it in an alert's annotation. In a label, each new wording would be a new alert.",
     ): lambda f: {
         (LATENCY, f.sentence): 1.0,
+        **{("benchmark", label_text(words)): 1.0 for words in [benchmark_words(f.result)] if words},
         **{(name, measure_words(name, v)): 1.0 for name, v in f.measures.items() if v.state in CHANGED},
     },
     Metric(

@@ -7,7 +7,8 @@ A report is processed in these steps:
 reads the runs that other exporters stored for services whose lease this exporter has (:mod:`.ownership`);
 3. :func:`.schedule.due` decides for each canary that ran which judgements are due;
 4. :func:`.findings.judge_canary` judges: verdict, measures, drift, A/A trials, sentence;
-5. a new verdict is logged and recorded (:mod:`.past_verdicts`);
+5. a new verdict is logged and recorded (:mod:`.past_verdicts`), and gets the benchmark of its image
+(:mod:`.benchmarked`);
 6. the event loop shows the findings (:mod:`.families`, the status page).
 
 If the store fails, reports wait in the queue and verdicts are not updated, but scrapes are still answered.
@@ -28,6 +29,7 @@ import structlog
 
 from infercanary.contract.report import Family, Metric, Run
 from infercanary.exporter.judging import store_metrics
+from infercanary.exporter.judging.benchmarked import with_benchmark
 from infercanary.exporter.judging.findings import NOTHING, Finding, Findings, decode, encode, judge_canary
 from infercanary.exporter.judging.intake import take
 from infercanary.exporter.judging.ownership import PRIORS, Ownership
@@ -293,6 +295,7 @@ class Judging:
         policy = self._policy.but(**self._prior.at(store, upgraded_at).changes)
         after = judge_canary(canary, before, starts, siblings, policy, extent, selection)
         after = record(store, service, canary, before, after)
+        after = with_benchmark(after, state.newest.values(), store.session, canary)
         if store.fleet is not None:
             lesson = b"" if after.taught is None else msgspec.json.encode(after.taught)
             store.fleet.put_finding(service, canary, time.time(), encode(after), lesson)
