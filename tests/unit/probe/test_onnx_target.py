@@ -267,13 +267,30 @@ def test_another_size_has_the_same_session_and_the_same_samples_again():
     assert len(values_of(fixed)) == 6
 
 
-@pytest.mark.parametrize(("outputs", "flops"), [([{"float": [8, 16]}], 2.0 * 8 * 16 * 4), ([], 0.0)])
-def test_a_version_without_shapes_of_outputs_has_times_and_no_work(outputs, flops):
+@pytest.mark.parametrize(
+    ("kind", "inputs", "outputs", "work"),
+    [
+        ("MatMul", [[8, 4], [4, 16]], [[8, 16]], (2.0 * 8 * 16 * 4, 640)),
+        (
+            "MatMul",
+            [[2, 8, 4]],
+            [[2, 8, 16]],
+            (2.0 * 2 * 8 * 16 * 4, 640 + 640 * 16 / 16),
+        ),  # constant weights
+        ("Conv", [[2, 3, 9, 9], [8, 3, 3, 3]], [[2, 8, 7, 7]], (2.0 * 2 * 8 * 7 * 7 * 27, 640)),
+        ("Conv", [[2, 3, 9, 9]], [[2, 8, 7, 7]], (0, 0)),
+        ("MatMul", [[8, 4], [4, 16]], [], (0, 0)),  # a version without shapes of outputs
+        ("Relu", [[8, 4]], [], (0, 640)),
+    ],
+)
+def test_work_of_an_operator(kind, inputs, outputs, work):
     arguments = {
-        "op_name": "MatMul", "provider": "CPUExecutionProvider", "activation_size": "640",
-        "input_type_shape": [{"float": [8, 4]}, {"float": [4, 16]}], "output_type_shape": outputs,
+        "op_name": kind, "provider": "CPUExecutionProvider", "activation_size": "640",
+        "input_type_shape": [{"float": shape} for shape in inputs],
+        "output_type_shape": [{"float": shape} for shape in outputs],
     }  # fmt: skip
     run = {"name": "model_run", "cat": "Session", "ts": 0, "dur": 100}
     node = {"name": "m_kernel_time", "cat": "Node", "ts": 10, "dur": 50, "args": arguments}
     [row] = onnx_profile.read_events(json.dumps([run, node]).encode(), [1e-4], 0, 1.0).rows
-    assert (row.kind, row.seconds, row.flops) == ("MatMul", (5e-5,), flops)
+    assert (row.kind, row.seconds) == (kind, (5e-5,))
+    assert (row.flops, row.bytes) == pytest.approx(work, rel=1e-3)

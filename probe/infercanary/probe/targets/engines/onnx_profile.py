@@ -131,12 +131,18 @@ def _work(node: _Arguments) -> tuple[float, float]:
         return 0.0, size
     if node.op_name not in _PRODUCTS:
         return math.nan, math.nan
-    tensors = *node.input_type_shape[:2], *node.output_type_shape
-    shapes = [shape for tensor in tensors for shape in tensor.values()]
-    if len(shapes) < 3:  # a version that reports no shapes of outputs
-        return math.nan, math.nan
-    left, right, output, *_ = shapes
-    return 2.0 * math.prod(output) * math.prod(right[1:] if "Conv" in node.op_name else left[-1:]), size
+    inputs, outputs = (
+        [shape for tensor in tensors for shape in tensor.values()]
+        for tensors in (node.input_type_shape, node.output_type_shape)
+    )
+    is_packed = len(inputs) == 1  # constant weights of a matrix product have no shape
+    if not outputs or not inputs or (is_packed and "Conv" in node.op_name):
+        return math.nan, math.nan  # such as a version that reports no shapes of outputs
+    left, output = inputs[0], outputs[0]
+    if is_packed:
+        size += float(node.activation_size) * math.prod(output[-1:]) / max(1, math.prod(left[:-1]))
+    each = inputs[1][1:] if "Conv" in node.op_name else left[-1:]
+    return 2.0 * math.prod(output) * math.prod(each), size
 
 
 def _make_folder() -> Path:
