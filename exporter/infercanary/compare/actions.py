@@ -1,7 +1,7 @@
-"""Next actions for an inconclusive comparison.
+"""Advice on how to get a verdict after an inconclusive comparison.
 
-More runs reduce the within-start part of the standard error by the square root of their number. Only more starts
-reduce the part from restart variance. The shift is assumed to stay the same.
+The within-start part of the standard error falls with the square root of the number of runs. Only more starts reduce
+the part from restart variance. The advice assumes that the shift stays the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def settling_actions(
         return [f"give each side {2 * policy.pool.fewest_runs} runs or more from one start"]
 
     def settles(factor: float) -> bool:
-        """True if ``factor`` times as many runs would give a verdict."""
+        """True if a number of runs multiplied by ``factor`` would give a verdict."""
         scattered = shift._replace(se=shift.se / math.sqrt(factor), df=shift.df * factor)
         expected = scattered.widened(restarts.sd**2 * sum(1 / number for number in starts), restarts.df)
         return assess(expected, policy.decide.confidence, policy.decide).verdict != "inconclusive"

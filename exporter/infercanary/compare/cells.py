@@ -22,11 +22,11 @@ _GROUPS_OF_POINTS = re.compile(r"\d{1,3}(\.\d{3})+,\d+")
 _PART = rf"(\d+(?:\.\d*)?)\s*({'|'.join(sorted(PER_SECOND, key=len, reverse=True))})\s*"
 _DURATION = re.compile(f"(?:{_PART})+")
 
-_encoder = json.JSONEncoder(ensure_ascii=False)  # shared, because dumps() would make an encoder for each cell
+_encoder = json.JSONEncoder(ensure_ascii=False)  # dumps() would make a new encoder for each cell
 
 
 class Numbers:
-    """Reads the cells of one file, whose numbers must all have the same form."""
+    """Reads the cells of one file. All numbers of the file must have the same form."""
 
     def __init__(self, decimal_comma: bool) -> None:
         self._decimal_comma = decimal_comma
@@ -72,14 +72,14 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def parsed(cell: object) -> tuple[float | None, str, bool]:
-    """Return the number in a cell (None if there is no number), its decimal sign, and True if the cell has a unit.
+    """Return a cell's number (None without a number), its decimal sign, and whether the cell has a unit.
 
     A number with a unit is converted to seconds.
 
     Args:
         cell: For example ``20.7``, ``1,234.5``, ``1.234,5``, ``20.7ms``, ``850 µs`` or ``1m2.5s``.
     """
-    if not isinstance(cell, str):  # limited, because float() fails for an integer with hundreds of digits
+    if not isinstance(cell, str):  # limited: float() cannot convert an integer with hundreds of digits
         return float(min(cell, 2 * _MOST)) if is_number(cell) else None, "", False
     if (value := plain_number(cell)) is not None:
         return value, "." * ("." in cell), False
@@ -96,7 +96,7 @@ def parsed(cell: object) -> tuple[float | None, str, bool]:
 
 
 def plain_number(text: str) -> float | None:
-    """Return ``text`` as a number, ignoring a comment after it; None if it is not a number."""
+    """Return the number at the beginning of a text, before an optional comment; None without a number."""
     try:
         return float(text.partition("#")[0])
     except ValueError:
@@ -104,7 +104,7 @@ def plain_number(text: str) -> float | None:
 
 
 def as_text(cell: object) -> str:
-    """Return a cell as text, for a comparison with the value of --where; null becomes ""."""
+    """Return a cell as text, to compare it with the value of --where. null becomes ""."""
     if isinstance(cell, str):
         return cell
     if cell is None or cell != cell:  # NaN differs from itself

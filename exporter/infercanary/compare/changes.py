@@ -1,6 +1,6 @@
 """Finds changes of level in one series, and the starts or environments that began at each change. Pure functions.
 
-Consecutive starts form one series. So a restart that changes the level is also reported as a change.
+Consecutive starts form one series, so a restart may also change the level.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
 
 
 class LevelChange(Part, frozen=True, kw_only=True):
-    """A change of level: the first run of the new level, and the shift from the old to the new level as a ratio."""
+    """A change of level: its first run, and the shift from the old to the new level as a ratio."""
 
     index: int
-    """Index of the level's first run among the counted runs, from 0. With blocks, this is the first run of a block."""
+    """Index of the new level's first run among the counted runs, from 0. With blocks, a change begins with a block."""
     at: float | None
     """Unix seconds; None for files of numbers."""
     start: str = ""
     """Boot id of the start that began at the change; empty if no start began there."""
     changes: Sequence[Change] = ()
-    """Components of the environment that changed at the same run."""
+    """Components of the environment that changed with the same run."""
 
 
 class Level(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def scan_runs(
     levels: list[Level] = []
     shift = None
     state: State = "inconclusive"
-    sentence = f"inconclusive: a scan needs {LEAST} runs, and there are {points.size}"
+    sentence = f"inconclusive: a scan needs {LEAST} runs, but there are {points.size}"
     if points.size >= LEAST:
         blocks = np.median(points[: points.size // block * block].reshape(-1, block), axis=1)
         changes = [_level_change(change, block, series, components, canary) for change in scan(blocks)]
@@ -118,7 +118,7 @@ def _level_change(
     components: Mapping[str, Mapping[str, str]],
     canary: str,
 ) -> LevelChange:
-    """Return a change, with the start or environment that began at the change."""
+    """Return a change of level with the start or environment that began at the change."""
     index = change.index * block
     # (index of the first run, boot id if a start begins with this run, else "", environment id).
     began: list[tuple[int, str, str]] = []
@@ -127,7 +127,7 @@ def _level_change(
         boot = shown(start.generation.boot_id)
         began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
         times += [sample.started_at for sample in start.samples]
-    # The scan finds a change within a few points of its true place.
+    # The place found by the scan is only exact to a few points.
     near = [(old, new) for old, new in pairwise(began) if abs(new[0] - index) <= 3 * block]
     ids = (near[0][0][2], near[-1][1][2]) if near else ("", "")
     before, after = (components.get(id_, {}) for id_ in ids)

@@ -14,8 +14,8 @@ from infercanary.judge.policy import Policy
 from infercanary.render.units import interval, percent
 
 SLACK = 0.5
-"""Share of the claimed shift by which the upper end of the interval may exceed the claim. With 1, a claim of 40 % would
-hold for any gain, however tiny. Near 0, a claim that is exactly true would almost never hold.
+"""Share of the claimed shift by which the upper end of the interval may exceed the claim. At 1, a claim of 40 % would
+hold for any gain, even a tiny one. Near 0, even an exact claim would rarely hold.
 """
 
 ClaimState = Literal["held", "refuted", "unknown"]

@@ -1,7 +1,6 @@
 """Compares two recordings of one canary: the verdict, its evidence, and the causes. Pure functions.
 
-The exporter's judge looks several times while runs arrive. A comparison of files has only one look, because all runs
-are present.
+All runs are present, so a comparison has only one look. The exporter's judge has several looks while runs arrive.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def compare_runs(
         )
     old, new = judged(baseline), judged(candidate)
     before, after = _side(baseline, old), _side(candidate, new)
-    # Models count as the same if their weights differ only in the last bits.
+    # Models with weights that differ only in the last bits count as the same.
     starts = identified([*old.starts, *new.starts])
     pair = Pair(starts[: len(old.starts)], starts[len(old.starts) :])
     is_series = restart_sd is None and not starts and len(baseline.points) == len(candidate.points) == 1
@@ -137,7 +136,7 @@ def compare_runs(
         )
     # Without information on failures, all runs count as successful.
     failures = rise(before.attempts or Attempts(before.runs, 0), after.attempts)
-    # Failed runs make a fast result meaningless, because latencies come only from successful runs.
+    # Latencies come only from successful runs, so a result means nothing if many runs failed.
     verdict = "inconclusive" if failures and seen.verdict != "regressed" else seen.verdict
     is_known = math.isfinite(shift.se)
     ratio, low, high = seen[1:] if is_known else (None, None, None)
@@ -151,7 +150,7 @@ def compare_runs(
         high=high,
         restart=restarts,
         causes=causes,
-        # Only values in seconds, because the sentence shows times.
+        # The sentence has times, so only values in seconds are used.
         only=shift.resolution.only if unit else None,
         baseline=before.median if unit else None,
         current=after.median if unit else None,
@@ -222,15 +221,15 @@ def concluded(
     claimed: float | None = None,
     policy: Policy = FILES,
 ) -> R:
-    """Return a result on the latency, completed with measures, claim and exit code.
+    """Complete a result on the latency with measures, claim and exit code.
 
     Args:
         result: Verdict, interval and sentence on one canary.
         measures: Verdict by measure.
-        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect.
-            Otherwise a pipeline would never pass, because energy and sweeps often have too few values.
-        claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. The claim stays unknown if
-            more runs of the canary fail, or if the change is unconfirmed.
+        gate: With "all", measures that regressed set the exit code. A measure without a verdict has no effect: energy
+            and sweeps often have too few values, and a pipeline would never pass.
+        claimed: Shift of `--expect`, as a ratio; the claim then decides the exit code. The claim stays open if more
+            runs of the canary fail, or if the change is unconfirmed.
         policy: Thresholds for the check of the claim.
     """
     worse = [name for name, verdict in measures.items() if verdict.state == "regressed"]

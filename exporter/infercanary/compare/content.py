@@ -38,7 +38,7 @@ def content(path: str) -> bytes:
         raise UsageError(
             f"{place}: damaged gzip or UTF-16; download the file again, or save the file as UTF-8"
         ) from None
-    except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
+    except (OSError, ValueError) as error:  # a path with a NUL character raises ValueError
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{place}: cannot be read ({why}); choose a readable file") from None
     if len(data) > most:
@@ -52,7 +52,7 @@ def content(path: str) -> bytes:
 
 
 def named(path: str) -> str:
-    """Return the name of ``path`` for messages.
+    """Return the name of a file or of standard input for messages.
 
     Args:
         path: A file, or ``-``.

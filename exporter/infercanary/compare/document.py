@@ -1,4 +1,4 @@
-"""Documents for a comparison and for a scan of files."""
+"""Documents with the result of a comparison or a scan of files."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _document(result: ComparisonResult | ScanResult) -> Document:
 
 def _side(side: SideSummary, option: str, files: Sequence[str]) -> str:
     others = f" + {len(files) - 1} more" if len(files) > 1 else ""
-    # Cut a long path at its beginning, because the file's name at its end is more informative.
+    # The end of a long path is the file's name, so cut the beginning.
     name = f"{'…' * (len(files[0]) > 60)}{printable(files[0][-60:])}{others}: " if files else ""
     parts = [
         f"{name}{count(side.runs, 'run')} of {count(side.starts, 'start')}",

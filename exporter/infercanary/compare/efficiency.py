@@ -15,7 +15,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, THROUGHPUT, measure_of
 from infercanary.judge.model import Sample
 
-_LEAST, _MOST = 1e-15, 1e15  # limits for any measure, in its base unit, because a probe may report any number
+_LEAST, _MOST = 1e-15, 1e15  # limits of a measure in its base unit: a probe may report any number
 _MOST_PRICE = 1e9
 _RATE = "samples/s"
 
@@ -32,9 +32,9 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     host_memory_bytes: float | None = None
     device_memory_bytes: float | None = None
     energy_per_1000_joules: float | None = None
-    """Energy of the device for 1,000 inferences, at the canary's own load."""
+    """Energy that the device uses for 1,000 inferences, at the canary's own load."""
     cost_per_1000: float | None = None
-    """Cost of 1,000 inferences at this throughput, in the currency of the price."""
+    """Cost of 1,000 inferences at the best throughput, in the currency of the price."""
 
 
 def efficiency(samples: Sequence[Sample], latency: float, price: float | None) -> Efficiency:
@@ -76,7 +76,7 @@ def prices(texts: Sequence[str], hosts: Collection[str]) -> dict[str, float]:
         UsageError: A text is not a price, or names an unknown host.
     """
     price_of: dict[str, float] = {}
-    # sorted, so that a host's own price overrides the general price.
+    # The general price comes first; a host's own price overrides it.
     for text in sorted(texts, key=lambda text: "=" in text):
         host, _, number = text.rpartition("=")
         try:

@@ -1,6 +1,6 @@
 """One canary in one image on several hosts: which components of the environment differ, and which explain the spread.
 
-The unit is a host, because its starts share their environment.
+A host is one unit of the statistics, because its starts share one environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Difference(Share, frozen=True, kw_only=True):
     hosts: Sequence[Sequence[str]]
     """Hosts with the same values, the fastest first."""
     components: Mapping[str, Sequence[str]]
-    """Value for each group of hosts, by component."""
+    """Value of each group of hosts, by component."""
 
 
 class HostComparison(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class HostComparison(msgspec.Struct, frozen=True):
     hosts: Sequence[OverviewRow]
     """The fastest host first. Only starts with the environment of the host's newest start count."""
     conditions: Mapping[str, Sequence[str]]
-    """Left-out starts, frequent tags, and controls and clock compared with the fastest host, by host."""
+    """Conditions by host: left-out starts, frequent tags, and controls and clock compared with the fastest host."""
     differences: Sequence[Difference]
-    """The best fit first."""
+    """Differences between hosts, the best fit first."""
 
 
 def compare_hosts(

@@ -23,7 +23,7 @@ from infercanary.render.units import count
 
 _MAX_LINES = 200_000  # three times the number of lines in a probe's two journal files
 _MAX_LINE_BYTES = 1 << 20  # a probe's longest lines have a profile or an environment of 64 KiB
-_MAX_CANARIES = 1_000  # a real probe has a few
+_MAX_CANARIES = 1_000  # a real probe has only a few canaries
 _MAX_STARTS = 20_000  # two years with a start every hour
 _MAX_COMPONENTS = 200_000  # sum over all environments; a real environment has fewer than 100
 
@@ -33,7 +33,7 @@ _Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
 
 
 class _Boot(msgspec.Struct):
-    """Facts about one start, the same for all its canaries."""
+    """Facts about one start that all its canaries share."""
 
     outputs: dict[str, tuple[float, ...]] = {}
     profiles: Packed = {}
@@ -51,7 +51,7 @@ def is_journal(data: bytes) -> bool:
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
-    """Yield each entry with its place. Lines truncated by a crash are left out; a remark in ``notes`` counts them.
+    """Yield each entry with its place. Lines truncated by a crash are left out and counted in a remark.
 
     Args:
         place: Name of the file, for messages.
@@ -69,7 +69,7 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
         if not line.strip():
             continue
         at_most(_MAX_LINES, at, place, "lines")
-        if len(line) > _MAX_LINE_BYTES:  # a decoded line takes many times its size
+        if len(line) > _MAX_LINE_BYTES:  # a decoded line takes many times the memory of its text
             raise UsageError(
                 f"{place}:{at}: a line of more than 1 MiB, which no probe writes; remove the line"
             )
@@ -122,7 +122,7 @@ def recording(
             described += len(entry.components) * (entry.environment not in components)
             components[entry.environment] = entry.components
             at_most(_MAX_COMPONENTS, described, where, "components of environments")
-            # Update instead of replacing, because the first entries of a boot have no outputs and may be read last.
+            # Outputs are merged, because the first entries of a boot have no outputs and may be read last.
             boot.outputs.update(entry.outputs)
         if run is None:
             continue
@@ -155,7 +155,7 @@ def recording(
 
 
 def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
-    """True if a run's values are possible; otherwise, a remark is added to ``unsound``."""
+    """True if a run's values are possible. Otherwise, add a remark to ``unsound``."""
     is_zero = min(run.latencies, default=1.0) < bounds.LEAST_SECONDS
     if wrong := bounds.fault(run) or "a latency of 0 s" * is_zero:
         unsound.append(f"{where}: an impossible run is left out ({wrong})")
@@ -163,7 +163,7 @@ def is_possible(where: str, run: Run, unsound: list[str]) -> bool:
 
 
 def summarized(unsound: Sequence[str]) -> list[str]:
-    """Return one note on all impossible runs."""
+    """Return one remark on all impossible runs."""
     return [f"{unsound[0]}; {count(len(unsound), 'impossible run')} in all"] if unsound else []
 
 
@@ -176,7 +176,7 @@ def _series(
     attempted = [sample.failed for sample in every if sample.outcome != "busy"]
     found = []
     for boot_id, runs in starts.items():
-        # Ordered by sequence number, because the wall clock may have been changed.
+        # Sequence numbers give the order, because someone may have set the wall clock.
         counted = [(sample, id_) for _, (sample, id_) in sorted(runs.items()) if sample.is_settled]
         if not counted:
             continue
@@ -203,6 +203,6 @@ def _series(
 
 
 def _why(sample: Sample) -> str:
-    """Return the reason why a run is excluded."""
+    """Return the reason for excluding a run."""
     why = next(filter(NOT_JUDGED.__contains__, sample.tags), "without latencies")
     return shown((why if sample.outcome == "ok" else sample.outcome).replace("_", " "))

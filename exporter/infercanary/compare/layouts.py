@@ -33,13 +33,13 @@ class Layout(msgspec.Struct, frozen=True):
     needs: frozenset[str] = frozenset()
     """Columns that identify a table of this tool, or paths that identify a document."""
     unit: str = "s"
-    """Unit of the latencies if the row does not name a unit."""
+    """Default unit of the latencies, for rows without a unit."""
     units: dict[str, str] = {}
     """Name of the column with the unit, by column of latencies."""
     series: Sequence[str] = ()
     """Columns that name the measured object."""
     only: dict[str, set[str]] = {}
-    """Accepted values by column: other rows are not counted, unless --where names this column."""
+    """Accepted values by column. Rows with other values do not count, unless --where names this column."""
     skip: dict[str, str] = {}
     """Pattern by column: rows with a matching cell are not runs."""
     header: Sequence[str] = ()
@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
     first_row: str = ""
     """Pattern of the first row (cells joined by tabs), which identifies a table without a header line."""
     is_labelled: bool = False
-    """True if all columns without latencies are the user's own labels. Then each label names a series, and a column
+    """True if all columns without latencies are the user's own labels. A label names a series, and even a label
     `status` may have any meaning.
     """
     path: str = ""
@@ -59,7 +59,7 @@ class Layout(msgspec.Struct, frozen=True):
     text: str = "(?!)"
     """Pattern of the tool's printed summary; the default never matches."""
     advice: str = "give another file"
-    """Next action for a summary, or for a document without a run."""
+    """Advice for a summary, or for a document without a run."""
 
     def rows(self, document: Row) -> Iterator[Row]:
         """Yield the rows of a document in the tool's form (before :meth:`shaped`)."""
@@ -108,7 +108,7 @@ def _declared() -> dict[str, Sequence[Layout]]:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list; a single object counts as a list with one object."""
+    """Return the objects in a list. A single object counts as a list with one entry."""
     entries = value if isinstance(value, list) else [value]
     return [entry for entry in entries if isinstance(entry, dict)]
 

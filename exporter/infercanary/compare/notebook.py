@@ -1,4 +1,4 @@
-"""Comparison of two results in a notebook: the sentence, and a page with charts."""
+"""Comparison of two results in a notebook: a sentence and a page with charts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from infercanary.render.document import Document
 
 
 class ComparedResults(Document, frozen=True):
-    """A verdict. Its text form is the sentence; a notebook shows the page of ``infercanary compare --html``."""
+    """Result of a comparison. Its text form is the sentence. A notebook displays the page of ``infercanary compare
+    --html``.
+    """
 
     def __repr__(self) -> str:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        # Inside a frame, the page's styles do not affect the notebook.
+        # The frame keeps the page's styles out of the notebook.
         page = html.escape(render_page(f"{self.name}: before and after", [self]))
         return (
             f'<iframe title="InferCanary: {self.verdict}" sandbox style="width: 100%; height: 40rem; border: 0" '

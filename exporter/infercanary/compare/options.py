@@ -50,9 +50,9 @@ class Output(NamedTuple):
         title: str,
         **more: Any,
     ) -> int:
-        """Print the answer, then write the files; return the exit code of the answer.
+        """Print the answer, then write the files. Return the answer's exit code.
 
-        Files are written after printing, so that a full disk does not lose the printed answer.
+        Printing comes first, because writing files may fail on a full disk.
 
         Args:
             documents: One document for each canary, in order of output.
@@ -139,7 +139,7 @@ def _written(name: str, content: str) -> Callable[[F], F]:
 
 
 def policy(base: Policy) -> Callable[[F], F]:
-    """Return the option for the smallest effect. The command receives a policy with this effect."""
+    """Return the option for the smallest effect. The command receives a policy with the given effect."""
     decide = base.decide
 
     def adjusted(percent: float | None) -> Policy:
@@ -154,7 +154,7 @@ def policy(base: Policy) -> Callable[[F], F]:
 
 
 def writable(_: click.Context, option: click.Parameter, path: str) -> str:
-    """Refuse a file that cannot be written, before measuring or printing anything."""
+    """Refuse a file that cannot be written, before the measurement begins."""
     if path and (why := unwritable(path)):
         raise UsageError(f"{option.opts[0]}: {why}")
     if os.path.exists(path) and not os.path.isfile(path):

@@ -1,4 +1,4 @@
-"""Decides from the columns of a row whether its run failed."""
+"""Decides from the columns of a row whether the row's run failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = msgspec.yaml.decode(
 """Words in column names and in cells, grouped by meaning."""
 
 Outcomes: TypeAlias = "tuple[tuple[str, str], ...]"
-"""(name, text) of each cell in a row that says how the run ended (:func:`outcome_kind`)."""
+"""Cells of a row that say how the run ended (:func:`outcome_kind`), as pairs of column name and text."""
 
 # Signs of success or failure in a row, as bits. The meaning of a zero or a word depends on the whole column: 0 is OK in
 # gRPC, but a refused connection in HTTP; `miss` is a failure next to `ok`, but not next to `hit`.
@@ -57,12 +57,12 @@ def signs(cells: Outcomes) -> int:
         kind, cell = outcome_kind(name), cell.strip().lower()
         is_failed = False
         if kind == "success":
-            if cell in WORDS["yes"]:  # this column decides, because the tool may expect a 404
+            if cell in WORDS["yes"]:  # the column `success` decides: the tool may expect status 404
                 return found & (HTTP | GOOD)
             is_failed = cell in WORDS["no"]
         elif kind == "status":
             found |= 0 if found & FAILED else _status(name, cell)
-        elif kind == "said":  # other texts may be the result that the run computed
+        elif kind == "said":  # other texts may be computed results
             is_failed = set() < words_of(cell) <= WORDS["bad"]
         elif kind == "ended":  # a number in a column `timeout` is a time limit
             is_failed = cell in ("true", "yes") or (cell == "1" and "timeout" not in words_of(name))
@@ -85,7 +85,7 @@ def _status(name: str, cell: str) -> int:
         return FAILED * (number != 0)
     if number == 101 or 200 <= number < 600:
         return HTTP | FAILED * (number >= 400)
-    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # such as 137 for a killed process
+    return ZERO if number == 0 else FAILED * (-256 <= number < 200)  # such as 137 (killed process)
 
 
 def failures(seen: int) -> int:

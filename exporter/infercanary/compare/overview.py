@@ -1,7 +1,7 @@
 """One model across images, engines, devices and hosts: rows from the judge's stores, side by side.
 
-There is no statistical test, because rows differ in more than one way, such as host and engine. The reader should
-compare a difference with the SD of the starts.
+Rows differ in more than one way, such as host and engine, so there is no statistical test. Readers compare a difference
+with the SD of the starts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ENGINES = (
     ("kserve_server", "", "kserve_server", None),
 )
 """For each engine: a component of the environment that identifies the engine, the engine's name, and the components
-with its version and its GPU. The version does not identify an engine, because the library may be installed but not
-used. The GPU is None for a server, because a client does not know the server's device.
+with its version and its GPU. A version alone does not identify an engine: the library may be installed but unused. The
+GPU is None for a server: a client does not know the server's device.
 """
 
 _KEY = ("canary", "host", "service", "image", "engine", "device", "model", "settings")
@@ -120,7 +120,7 @@ def overview(
 
 
 def ranked(summaries: Iterable[OverviewRow | None]) -> list[OverviewRow]:
-    """Return the rows of each canary, the fastest row first, with their difference from the fastest row."""
+    """Sort the rows of each canary by latency, and add the difference from the fastest row."""
     order = attrgetter("canary", "latency_median_seconds", "host", "service")
     rows = sorted(filter(None, summaries), key=order)
     fastest = {row.canary: row.latency_median_seconds for row in reversed(rows)}
@@ -133,7 +133,8 @@ def ranked(summaries: Iterable[OverviewRow | None]) -> list[OverviewRow]:
 
 
 def overview_document(rows: Sequence[OverviewRow]) -> Document:
-    """Return tables for each canary, narrow enough for a terminal. A field with one value in all rows becomes a fact.
+    """Return a document with tables for each canary, narrow enough for a terminal. A field with the same value in all
+    rows becomes a fact.
 
     Args:
         rows: One or more rows; rows of one canary are consecutive.
@@ -187,7 +188,7 @@ def summary(key: tuple[str, ...], starts: Sequence[Start], price: float | None) 
     kept = [start.samples for start in starts if len(start.samples) >= FILES.pool.fewest_runs]
     if not kept:
         return None
-    # A settled run always has a median.
+    # Settled runs always have a median.
     levels = [median(s.median or 0.0 for s in samples) for samples in kept]
     samples = [*chain.from_iterable(kept)]
     latencies = [s.median or 0.0 for s in samples]

@@ -1,4 +1,4 @@
-"""Reads files into recordings. The content decides the kind of a file; the file's name does not matter."""
+"""Reads files into recordings. The content of a file, not its name, decides its kind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read(
 
 
 def _joined(files: Sequence[RecordedRuns]) -> RecordedRuns:
-    """Join the runs of several files of numbers; each file is one start."""
+    """Join the runs of several files of numbers. Each file is one start."""
     begun = [runs.attempts.begun for runs in files if runs.attempts]
     failed = sum(runs.left_out.get("failed", 0) for runs in files)
     return RecordedRuns(

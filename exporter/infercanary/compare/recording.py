@@ -18,7 +18,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Numbers of begun and of failed runs. Runs with the outcome "busy" do not count, because they were skipped."""
+    """Numbers of begun and of failed runs, without skipped runs (outcome "busy")."""
 
     begun: int
     failed: int
@@ -30,9 +30,9 @@ class RecordedRuns(NamedTuple):
     points: Sequence[Floats]
     """Medians of the counted runs in order of time, for each start (from a journal, in seconds)."""
     starts: Sequence[Start] = ()
-    """The same starts, with all fields of their runs, not only medians; empty for numbers."""
+    """The starts of ``points`` with all fields of their runs; empty for numbers."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
-    """(index of the first run, id) of each environment, for each start; empty for numbers."""
+    """For each start: index of the first run and id of each environment; empty for numbers."""
     left_out: Mapping[str, int] = {}
     """Number of excluded runs, by reason."""
     attempts: Attempts | None = None
@@ -48,7 +48,7 @@ class RecordedRuns(NamedTuple):
 
     @property
     def every(self) -> Floats:
-        """The points of all starts, concatenated."""
+        """Points of all starts as one series."""
         return np.concatenate(self.points) if self.points else np.empty(0)
 
 
@@ -114,7 +114,7 @@ def at_most(most: int, number: int, place: str, what: str) -> None:
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Return names as a list to choose from, such as ``a, b and 3 more``.
+    """Return names as text, such as ``a, b and 3 more``.
 
     Args:
         names: Names in order of output.

@@ -80,12 +80,12 @@ def read_rows(
     def outcomes(row: Row) -> Outcomes:
         if layout.is_labelled:
             return ()
-        # A list, because a generator would take twice the time.
+        # A generator would take twice as long as this list.
         return tuple([(n, as_text(row[n])) for n in row if outcome_kind(n) and n not in columns])
 
     usual = [name for name in layout.columns if name in names]
     if records and all(signs(outcomes(row)) & FAILED for _, row in head):
-        # No run was successful, so the latency column may be missing in all rows.
+        # Without a successful run, the latency column may be missing in all rows.
         usual = [file.column or next(iter(layout.columns), "")]
     elif file.column or not usual:
         column = file.column or _only_times(head, names)
@@ -106,7 +106,7 @@ def read_rows(
     ]
     numbers = Numbers(decimal_comma)
     states = bytearray()
-    # The first mistake for each combination of signs. It is raised at the end, unless these signs mean a failure.
+    # First mistake for each combination of signs. The mistake is raised later, unless these signs mean a failed run.
     mistakes: dict[int, UsageError] = {}
     seen = 0
     told: Outcomes = ()
@@ -115,7 +115,7 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            # more texts are not needed for a message
+            # enough texts for a message
             if (text := as_text(row.get(name))) and len(kinds[name]) < 12:
                 kinds[name][text] = None
         told = outcomes(row)
@@ -153,7 +153,7 @@ def read_rows(
         if _is_series(layout, name, cells):
             raise UsageError(f"{place}: the rows belong to several series, with {choice(name)}")
     if labels := [*filter(_is_label, several)]:
-        # Choose the column with the fewest texts, because a URL may contain an id of each request.
+        # A URL may contain a request's id, so choose the column with the fewest texts.
         name = min(labels, key=lambda name: len(several[name]))
         file.notes.append(
             f"{place}: rows of several kinds are judged together, with {choice(name)} if their shares differ between "
@@ -166,7 +166,7 @@ def read_rows(
     is_failure = signed & failures(seen) != 0
     runs = {}
     for name, points in columns.items():
-        # Without a latency, a word such as `started` is no proof that a run ended.
+        # A word such as `started` does not prove that a run without a latency has ended.
         is_run = ~np.isinf(points) | (is_failure & (signed & WORD == 0))
         seconds = np.array(points)[is_run]
         failed = is_failure[is_run] | np.isnan(seconds)
@@ -192,7 +192,7 @@ def _is_label(name: str) -> bool:
 
 
 def _is_series(layout: Layout, name: str, cells: Iterable[str]) -> bool:
-    """True if a column names the measured object. For some column names, at least one cell must not be a number."""
+    """True if a column names the measured object. Columns with some names must have a cell that is not a number."""
     words = words_of(name)
     if layout.is_labelled or name in layout.series or words & WORDS["numbered series"]:
         return True

@@ -30,7 +30,7 @@ _OF_RUN = {
     "inside_cores": "inside",
     "received_segments_per_second": "received",
 }
-"""Attribute of a run, by column; "" is a placeholder for a computed cell."""
+"""Attribute of a run, by column; "" for a cell that is computed."""
 _BY_NAME = {"phases": "phase", "controls": "control", "off_cpu": "off_cpu"}
 _UNITS = {"samples/s": "samples_per_second", "": "ratio"}
 
@@ -61,7 +61,7 @@ def runs_of_journal(
 
 
 def runs_of_start(host: str, start: Generation, samples: Iterable[Sample]) -> list[dict[str, Cell]]:
-    """Return a row for each run of a start in a store. The store merges older runs, so their rows have medians."""
+    """Return a row for each run of a start in a store. The store merges older runs: such a row has medians."""
     environment = environment_id(start.environment) if start.environment else ""
     return [_row(host, start, environment, sample) for sample in samples]
 

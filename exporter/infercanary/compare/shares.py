@@ -1,8 +1,8 @@
 """Shares of the spread between hosts: one-way analysis of variance for each feature. Pure functions of numbers.
 
-With few hosts and many features, a good fit by chance is likely, and the unknown cause of a spread is seldom normal:
-often some hosts are fast and the others slow. So a permutation test over all features together decides (Westfall and
-Young, "Resampling-Based Multiple Testing", 1993).
+With few hosts and many features, a good fit by chance is likely. Latencies of hosts are seldom normal: often, some
+hosts are fast and the others slow. So a permutation test over all features together decides (Westfall and Young,
+"Resampling-Based Multiple Testing", 1993).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ASSIGNMENTS = 10_000
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Share of the spread between hosts that goes with a feature."""
+    """Share of the spread between hosts that a feature explains."""
 
     chance: float | None = None
     """Share of random assignments of hosts to latencies in which any feature fits at least as well; None for an
@@ -48,7 +48,7 @@ def shares_of(levels: Sequence[float], features: Sequence[Sequence[int]]) -> lis
     rows = np.tile(np.array(levels) - np.mean(levels), (_ASSIGNMENTS, 1))
     rows[1:] = np.random.default_rng(0).permuted(rows[1:], axis=1)
     rests = {}
-    """Unexplained share of the variance in each assignment, by feature."""
+    """Unexplained share of the variance, by feature and assignment."""
     for i, codes in enumerate(features):
         values = np.eye(max(codes) + 1)[[*codes]]
         hosts = values.sum(axis=0)

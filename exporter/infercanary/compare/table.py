@@ -69,7 +69,7 @@ def _of_json(file: File, text: bytes, first: bytes) -> dict[str, RecordedRuns]:
         return _of_objects(file, _json_lines(file, text))
     # Decoded numbers take 32 times their size in the text.
     at_most(MAX_POINTS, text.count(b","), file.place, "numbers")
-    if document:  # some tools append their results to one file
+    if document:  # some tools append each result to the same file
         results = [
             each
             for _, each in _json_lines(file, text)
@@ -191,7 +191,7 @@ def _of_table(file: File, text: bytes, header: str, before: str) -> dict[str, Re
     is_plain = _is_number(header) and "," not in header.partition("#")[0]
     if separator := _SEPARATOR.search(before):
         delimiter = separator[1]
-    else:  # use the delimiter with the most columns, because a quoted name may contain another delimiter
+    else:  # the delimiter with the most columns wins: a quoted name may contain another delimiter
         delimiter = "\x1f" if is_plain else max(",;\t", key=lambda sign: len(cells(header, sign)))
     values, beside = cells(header, delimiter), cells(comment, delimiter)
     names = layouts.header_of(values)
@@ -207,7 +207,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _rows(file: File, rows: Any, names: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a CSV reader; without ``names``, the first row is the header."""
+    """Yield the rows of a CSV reader. Without ``names``, the first row is the header."""
     try:
         for row in rows:
             where = f"{file.place}:{rows.line_num}"

@@ -23,7 +23,7 @@ def width() -> int:
 
 
 def say(text: str) -> None:
-    """Print ``text``. On a terminal, a verdict at the beginning of a line, or after a leading name, is coloured.
+    """Print ``text``. On a terminal, a verdict at the beginning of a line (or after a name) has a colour.
 
     Args:
         text: Printable text with line ends; no line end is added.
@@ -46,7 +46,7 @@ def say(text: str) -> None:
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     try:
         click.echo(text, nl=False, color=False if is_plain else None)
-    except BrokenPipeError:  # the reader of the pipe ended, but the exit code still gives the answer
+    except BrokenPipeError:  # the pipe's reader ended; the exit code still gives the answer
         _discard()
     except OSError as error:
         _discard()
@@ -54,5 +54,5 @@ def say(text: str) -> None:
 
 
 def _discard() -> None:
-    """Drop the rest of the buffer, because flushing it at exit would fail again."""
+    """Discard the buffer's rest: flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

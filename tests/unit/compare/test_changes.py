@@ -42,7 +42,7 @@ def test_the_last_level_against_the_first(levels, verdict, code, numbers):
 def test_too_short_series(numbers):
     result = scan_runs("", RecordedRuns([np.array(numbers(count=LEAST - 1))]))
     assert (result.verdict, result.exit_code, result.shift, result.levels) == ("inconclusive", 3, None, [])
-    assert result.sentence == f"inconclusive: a scan needs {LEAST} runs, and there are {LEAST - 1}"
+    assert result.sentence == f"inconclusive: a scan needs {LEAST} runs, but there are {LEAST - 1}"
     assert scan_runs("", RecordedRuns([np.array(numbers(count=LEAST))])).verdict == "steady"
     assert scan_runs("", RecordedRuns([])).exit_code == 3
 

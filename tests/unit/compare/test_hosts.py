@@ -123,10 +123,10 @@ def test_journals_of_two_hosts(answer, journal, infercanary, tmp_path):
 
 MISTAKES = """
 none one.sqlite                     | one.sqlite: no start of canary `none`, service `*`, has 8 steady runs
-* one.sqlite --format csv           | --hosts *: give no --canary, --price, --runs, --format csv
-* one.sqlite --price 2              | --hosts *: give no
-* one.sqlite --canary resnet18      | --hosts *: give no
-* old --service web                 | --hosts *: give no
+* one.sqlite --format csv           | --hosts *: remove --canary, --price, --runs, --format csv
+* one.sqlite --price 2              | --hosts *: remove
+* one.sqlite --canary resnet18      | --hosts *: remove
+* old --service web                 | --hosts *: remove
 """
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 _MOST_APART = 20.0
-"""Largest plausible ratio between two files of numbers. Above this ratio, the files probably have different units,
-such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slower.
+"""Largest plausible ratio between two files of numbers. A larger ratio probably means different units, such as ms and
+s. For comparison, a CPU-only wheel made a service 3.5 times slower.
 """
 
 
@@ -53,7 +53,12 @@ such as ms and s. For comparison: a CPU-only wheel made a service 3.5 times slow
     metavar="ID",
     help="Select an environment or boot of the baseline's journals by the beginning of its id; may be repeated.",
 )
-@click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
+@click.option(
+    "--candidate-id",
+    multiple=True,
+    metavar="ID",
+    help="Select an environment or boot of the candidate's journals, as with --baseline-id.",
+)
 @options.canary
 @options.choice
 @options.number(
@@ -146,7 +151,7 @@ def command(
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:
-    """Return the baseline's canaries with their runs on both sides; canaries that the candidate lacks come first.
+    """Return each canary of the baseline with its runs on both sides. Canaries missing in the candidate come first.
 
     Raises:
         UsageError: The files are of different kinds, or have no canary in common.
@@ -154,7 +159,7 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
     before = pick(old, canary)
     after = pick(new, canary) if not canary or canary in new.canaries else {}
     if not old.journal and after.keys() == {""} and not after[""].runs:
-        after = dict.fromkeys(before, after[""])  # all runs failed, so each column has the same (failed) runs
+        after = dict.fromkeys(before, after[""])  # all runs failed, so all columns are equal
     are_common = before.keys() & after.keys() if old.journal else before.keys() == after.keys()
     if old.journal != new.journal or not (are_common or canary):
         there, here = (
@@ -165,6 +170,6 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
             f"{new.places[0]}: contains {here}, but {old.places[0]} contains {there}; give two files of the "
             "same kind with a common canary, or choose a --column"
         )
-    # Canaries without a run on the new side come first, so that they are noticed before a deploy.
+    # Users should notice a canary without new runs before a deploy, so such canaries come first.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}

@@ -105,14 +105,14 @@ def command(
     if model:
         if output.form == "csv" or each_run or given_prices or canary != "*" or (journals and service != "*"):
             raise UsageError(
-                f"--hosts {model}: give no --canary, --price, --runs, --format csv or, for a journal, --service"
+                f"--hosts {model}: remove --canary, --price, --runs, --format csv and (with a journal) --service"
             )
         return _show_hosts(output, hosts, journals, model, service)
     if journals or each_run:
         if output.form == "text" or output.html or given_prices or (journals and service != "*"):
             raise UsageError(
                 f"{hosts[next(iter(journals or hosts))]}: each run is a row of a table; give --format csv or --json, "
-                "without --html, --price and, for a journal, --service"
+                "and remove --html, --price and (with a journal) --service"
             )
         output.show_rows(_runs(hosts, journals, canary, service))
         return 0
@@ -123,7 +123,7 @@ def command(
             "more runs"
         )
     if output.form != "text":
-        # Names before numbers.
+        # Columns of names come before columns of numbers.
         order = sorted(OverviewRow.__struct_fields__, key=Efficiency.__struct_fields__.__contains__)
         output.show_rows([{name: getattr(row, name) for name in order} for row in rows])
         output = output._replace(form="none")
@@ -158,7 +158,7 @@ def _journal(path: str) -> bytes:
 def _runs(
     hosts: Mapping[str, str], journals: Mapping[str, bytes], canary: str, service: str
 ) -> list[dict[str, Cell]]:
-    """Return the runs of journals and stores; remarks go to standard error, because standard output is the table."""
+    """Return the runs of journals and stores. Remarks go to standard error, because standard output has the table."""
     notes: list[str] = []
     rows = []
     for host, data in journals.items():
