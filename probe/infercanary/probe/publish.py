@@ -1,4 +1,4 @@
-"""Publishes numbers, environment and runs to the exporter, in one consistent answer; writes runs to the journal."""
+"""Publishes numbers, environment and runs to the exporter in one consistent answer, and writes runs to the journal."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ class Publisher:
         tally.set(START, self._started_at)
 
     def starts_within(self, seconds: float) -> int:
-        """Count the earlier probes of this container with a run in the last ``seconds``, by the journal."""
+        """Return the number of earlier probes of this container with a run in the last ``seconds``, according to the
+        journal.
+        """
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str, access: Access) -> None:
@@ -134,7 +136,7 @@ class Publisher:
             self._engines, self._environment = engines, fingerprint(engines)
 
     def publish(self, runs: Sequence[Run] = ()) -> None:
-        """Replace the snapshot: add ``runs`` (the newest, in order), and update the numbers at the same time.
+        """Replace the snapshot: add ``runs`` (the newest, in order), and update the numbers in the same step.
 
         Runs are written to the journal only while serving, because ``--once`` may run beside a serving probe.
         """
@@ -151,7 +153,9 @@ class Publisher:
             self._families, self._encoded, self._outputs = families, None, outputs
 
     def report(self, since: str) -> bytes:
-        """Return the report as JSON, with runs after ``since``; an unknown cursor begins with the oldest kept run."""
+        """Return the report as JSON, with runs after ``since``. For an unknown cursor, begin with the oldest kept
+        run.
+        """
         with self._snapshot:
             self._encoded = self._encoded or msgspec.Raw(msgspec.json.encode(self._families))
             runs, cursor, lost = self._ring.since(since)
@@ -164,10 +168,9 @@ class Publisher:
         )  # fmt: skip
 
     def stop_serving(self) -> None:
-        """Stop answering."""
         if self._server is not None:
             self._server.close()
 
     def close(self, seconds: float) -> bool:
-        """Close the journal. True if that took at most ``seconds``."""
+        """Close the journal. True if the journal was closed within ``seconds``."""
         return self._journal is None or self._journal.close(seconds)

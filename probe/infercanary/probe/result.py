@@ -22,9 +22,9 @@ class RunResult(NamedTuple):
     detail: str = ""
     timings: Sequence[Timing] = ()
     busy: float = 0.0
-    """Time in the target's methods."""
+    """Time spent in the target's methods."""
     cost: float = 0.0
-    """Charge to the duty budget: ``busy``, or up to eight times as much if the round waited for its turn."""
+    """Charge to the duty budget: ``busy``, or up to eight times ``busy`` if the round waited for its turn."""
     values: Sequence[float] = ()
     """Output of the last repeat."""
     output_error: float | None = None
@@ -67,22 +67,21 @@ class RunResult(NamedTuple):
 
     @property
     def latencies(self) -> tuple[float, ...]:
-        """Wall seconds of each repeat."""
         return tuple(timing.wall for timing in self.timings)
 
     @property
     def waited(self) -> float | None:
-        """Part of the median latency that is CPU wait caused outside the container; None if unknown."""
+        """CPU wait caused outside the container, as a part of the median latency; None if unknown."""
         return self._share_of_median(self.waits)
 
     @property
     def crowded(self) -> float | None:
-        """Part of the median latency that is CPU wait caused inside the container; None if unknown."""
+        """CPU wait caused inside the container, as a part of the median latency; None if unknown."""
         return self._share_of_median(self.crowds)
 
     @property
     def idle(self) -> dict[str, float]:
-        """Reason (of ``OFF_CPU``) → its part of the median latency; empty if unknown."""
+        """Reason (of ``OFF_CPU``) → part of the median latency without compute; empty if unknown."""
         reasons = dict.fromkeys(reason for repeat in self.off_cpu for reason in repeat)
         seconds = {
             reason: self._share_of_median([repeat.get(reason) for repeat in self.off_cpu])
@@ -104,7 +103,7 @@ class RunResult(NamedTuple):
         return {n: statistics.median(t.phases[n] for t in self.timings if n in t.phases) for n in names}
 
     def _share_of_median(self, seconds: Sequence[float | None]) -> float | None:
-        """Median latency, minus the median latency without these seconds."""
+        """Return the median latency minus the median of the latencies without these seconds."""
         known = [number for number in seconds if number is not None]
         if not self.timings or len(known) != len(self.timings):
             return None

@@ -1,8 +1,8 @@
 """Limit of a canary: the resource on which most of its time depends. Pure functions.
 
-Time outside the processor is divided as in :mod:`infercanary.contract.bottleneck`. Processor time is divided by the
-roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785): an operator belongs to
-the ceiling of which it reaches the largest share: arithmetic, bandwidth, or calls.
+Time outside the processor is divided as in :mod:`infercanary.contract.bottleneck`; processor time is divided by the
+roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785). An operator belongs to
+the ceiling (arithmetic, bandwidth, or calls) of which the operator reaches the largest share.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from infercanary.contract.profile import COVERAGE, Profile, ProfileRow
 from infercanary.contract.vocabulary import Bottleneck
 
 TIE: Final = 0.1
-"""Largest difference between the two largest shares that is called a tie."""
+"""The two largest shares are a tie if their difference is at most this value."""
 FLOOR: Final = 0.25
-"""Least share of its nearest ceiling that an operator must reach. Otherwise its limit is unknown."""
+"""An operator must reach at least this share of its nearest ceiling. Otherwise its limit is unknown."""
 
 CPU_WAIT, QUOTA = "CPU wait", "CPU quota"
 _CAUSES = {
@@ -31,27 +31,27 @@ _CAUSES = {
     "d2h": "copies from the device",
     "queue": "queue of the device",
 }
-"""Reason of ``OFF_CPU``, or phase → cause."""
+"""Reason of ``OFF_CPU`` or phase → cause of the limit."""
 CAUSES_OF_IO = {"disk reads", "copies to the device", "copies from the device"}
 """Causes of the limit ``io``; all others are causes of ``scheduling``."""
-_COPIES = "Memcpy HtoD", "Memcpy DtoH"  # kernels whose time is in the phases h2d and d2h
+_COPIES = "Memcpy HtoD", "Memcpy DtoH"  # kernels that run in the phases h2d and d2h
 
 
 class Ceilings(msgspec.Struct, frozen=True):
     """Fastest rates of a canary's engine, with the engine's threads in this container."""
 
     dtype: str
-    """Dtype of the operator with most arithmetic, in the profiler's words."""
+    """Dtype of the operator with the most arithmetic, in the profiler's words."""
     flops_per_second: float
     """Rate of a large matrix product in that dtype."""
     bytes_per_second: float
     """Rate of a pass over buffers that are larger than the last-level cache."""
     launch_seconds: float
-    """Seconds of a call without work, as the engine's profiler shows it."""
+    """Seconds of a call without work, according to the engine's profiler."""
 
 
 class Timed(NamedTuple):
-    """Timed repeats: means, which include the pauses of a CPU quota. Seconds of one inference."""
+    """Timed repeats, as means. Means include the pauses of a CPU quota. Times are seconds of one inference."""
 
     seconds: float
     phases: Mapping[str, float]
@@ -62,7 +62,7 @@ class Timed(NamedTuple):
 
 
 class OperatorLimit(msgspec.Struct, frozen=True):
-    """Limit of one operator. All calls with the same shapes count together."""
+    """Limit of one operator. Calls with the same shapes count as one operator."""
 
     operator: str
     shapes: str
@@ -73,7 +73,7 @@ class OperatorLimit(msgspec.Struct, frozen=True):
     arithmetic: float = 0.0
     """Reached share of the ceiling."""
     bandwidth: float = 0.0
-    """Reached share of the ceiling; above 1 if the data come from caches."""
+    """Reached share of the ceiling; above 1 if the data comes from caches."""
 
 
 class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
     canary: str
     limit: Limit = "unknown"
     tied_with: Limit | None = None
-    """Limit with nearly the same share."""
+    """Second limit, with nearly the same share."""
     why: str = ""
     """Reason why the limit is unknown."""
     seconds: float | None = None
@@ -96,20 +96,20 @@ class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: float = 0.0
     """Least memory traffic of the inference, as a share of its ceiling."""
     useful_batch: int | None = None
-    """Largest batch up to which each doubling raised the throughput by a tenth; None if doubling is of no use."""
+    """Largest batch up to which each doubling raised the throughput by a tenth; None if doubling does not help."""
     ceilings: Ceilings | None = None
     operators: list[OperatorLimit] = []
-    """In descending order of their time."""
+    """Operators in descending order of their time."""
 
 
 def find_limit(canary: str, timed: Timed, profile: Profile | str, ceilings: Ceilings | str) -> CanaryLimit:
     """Find the limit of a canary.
 
     Args:
-        canary: Its name.
+        canary: Name of the canary.
         timed: Timed repeats.
-        profile: Profiled repeats, or the reason why there are none.
-        ceilings: Ceilings of the canary's engine, or the reason why they or the profile are missing.
+        profile: Profiled repeats, or the reason why no repeat was profiled.
+        ceilings: Ceilings of the canary's engine, or the reason why ceilings or profile are missing.
     """
     whole, on_device = timed.seconds, "launch" in timed.phases
     run = parts(whole, timed.phases, timed.off_cpu)
@@ -125,7 +125,7 @@ def find_limit(canary: str, timed: Timed, profile: Profile | str, ceilings: Ceil
     if isinstance(profile, Profile) and isinstance(ceilings, Ceilings):
         rows = [row for row in profile.rows if not on_device or _is_kernel(row)]
         inside = sum(median(row.seconds) for row in rows) + median(profile.rest)
-        # Profiled repeats take longer than the processor time of timed repeats: because of the profiler, or of waits.
+        # Profiled repeats take longer than timed repeats' processor time, because of the profiler or of waiting.
         scale = min(1.0, run.processor / max(inside, 1e-12))
         operators = [_operator_limit(row, ceilings, scale, whole) for row in rows]
         outside = run.processor - scale * inside

@@ -74,18 +74,19 @@ class Rounds:
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
-        self._last: Sample | None = None  # the sample after the last run
-        self._gpus: dict[str, frozenset[str] | None] = {}  # canary → GPUs of its last run, by NVML's index
-        self._is_beside_work = False  # True if a sweep or profile still ran when the last round began
+        self._last: Sample | None = None  # sample after the last run
+        # canary → NVML's indexes of the GPUs of its last run
+        self._gpus: dict[str, frozenset[str] | None] = {}
+        self._is_beside_work = False  # True if a sweep or profile was still running when the last round began
         tally.add(BUSY, 0)
 
     @property
     def lead(self) -> float:
-        """Seconds by which a round starts before its slot: the duration of a sample."""
+        """Return the seconds by which a round starts before its slot: the duration of a sample."""
         return self._sampling.seconds
 
     def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
-        """Run one round, or postpone its runs if too little memory is left for a round.
+        """Run one round, or postpone the runs if the memory left is too small for a round.
 
         Args:
             planned: Open canaries, and the number of repeats of each.
@@ -102,7 +103,7 @@ class Rounds:
         self._is_beside_work = any(work.is_running for work in self._between)
         rested = time.monotonic() - self.worked_until
         before = self._sampling.take()
-        # Right after the probe's own work, NVML's utilization may include this work.
+        # Right after the probe's own work, NVML's utilization may include that work.
         quiet: Values = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
@@ -141,21 +142,22 @@ class Rounds:
                     )
                 )  # fmt: skip
                 before = self._last = after
-            lateness = 0.0  # only the first canary of a round can be late, because the others wait for it
+            # only the first canary of a round can be late, because the other canaries wait for it
+            lateness = 0.0
         self._show_gpus(before)
         return runs, cost
 
     def work_between(self) -> bool:
-        """Run one sweep point or one profile: the most overdue that can run. Return True if work was done.
+        """Run one sweep point or one profile: the most overdue of those that can run. Return True if work was done.
 
-        Call this right after a round, when the next round is farthest away. Nothing runs while a canary is opening or
-        the probe is stopping.
+        Call this method right after a round, when the next round is farthest away. Nothing runs while a canary is
+        opening or the probe is stopping.
         """
         for work in sorted(self._between, key=lambda work: work.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if took := work.step(time.monotonic()):
-                # Take a new sample, so that the next run's tags do not include effects of this work.
+                # Take a new sample, so that this work does not affect the next run's tags.
                 self._tally.add(BUSY, took)
                 self.worked_until = time.monotonic()
                 self._last = self._sampling.take()
@@ -163,7 +165,7 @@ class Rounds:
         return False
 
     def failed(self) -> list[Run]:
-        """Return a failed run for each failed opening and each postponed run, only once.
+        """Return a failed run for each failed opening and each postponed run, but only once.
 
         Returns:
             Runs without latencies; empty if there are none.
@@ -173,7 +175,7 @@ class Rounds:
         return [self._record(canary, done, now, now, (), {}) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:
-        """Return canary → place and GPUs of its last run's thread; a canary with unknown place is left out."""
+        """Return canary → place and GPUs of its last run's thread. Canaries with an unknown place are left out."""
         return {
             canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
             for canary in self._canaries
@@ -181,7 +183,7 @@ class Rounds:
         }
 
     def _show_gpus(self, sample: Values) -> None:
-        """Set the number of canaries on each GPU. Without GPUs in the sample, keep the last numbers."""
+        """Set the number of canaries on each GPU. If the sample has no GPUs, keep the last numbers."""
         if not (shown := sample.get("infercanary_gpu_info")):
             return
         self._tally.forget(GPU_CANARIES)
@@ -208,7 +210,7 @@ class Rounds:
         for work in self._between:
             if work.canary == canary.name:
                 profile, work.profile = profile or work.profile, None
-                # Keep a sweep's result for a later run if this run is not judged.
+                # If this run is not judged, keep a sweep's result for a later run.
                 if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
                     measures, work.measures = measures | work.measures, {}
         return Run(

@@ -1,4 +1,4 @@
-"""Buffer of the last raw runs, with a cursor by which each caller receives each run exactly once."""
+"""Buffer of the last raw runs. By its cursor, each caller receives each run exactly once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ size limit.
 
 
 class RunBuffer:
-    """Keeps the last runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has received.
+    """Keeps the last runs. A cursor is ``<boot id>.<sequence>`` of the last run that the caller received.
 
-    The buffer has no lock, because the probe publishes runs and their numbers together under its own lock.
+    The buffer needs no lock, because the probe publishes runs and numbers together under its own lock.
 
     Args:
         boot_id: Identity of this start of the probe.
@@ -35,19 +35,19 @@ class RunBuffer:
         self._runs.extend(runs)
 
     def since(self, cursor: str) -> tuple[tuple[Run, ...], str, int]:
-        """Find the runs after a cursor.
+        """Return the runs after a cursor.
 
         Args:
             cursor: Cursor of the last answer; any other text begins with the oldest run.
 
         Returns:
-            The runs, the next cursor, and the number of runs after ``cursor`` that were dropped.
+            The runs, the next cursor, and the number of dropped runs after ``cursor``.
         """
         boot_id, _, text = cursor.rpartition(".")
         sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
         is_own = boot_id == self._boot_id and sequence >= 0
         known = [i for i, run in enumerate(self._earlier) if run.boot_id == boot_id]
-        # Runs are sent in order, so the caller has the runs of all probes before the cursor's probe.
+        # Runs are sent in order, so the caller already has the runs of all probes before the cursor's probe.
         start = len(self._earlier) if is_own else min(known, default=0)
         runs = [
             run

@@ -22,22 +22,22 @@ SUCCESS = Metric(
     ("sampler",),
     reading="0: the sampler's metrics are missing; the probe's log says why. For `nvml`, no driver is not a failure.",
 )
-# A round waits this long for all samples together, and then begins without late samples. The wait is shorter than the
-# jitter of a slot, even with two rounds a second.
+# A round waits this long for all samples together. Then the round begins without the late samples. The wait is
+# shorter than the jitter of a slot, even with two rounds a second.
 PATIENCE_SECONDS = 0.1
 UTILIZATION_SECONDS = 1.2
 """Time after which NVML's utilization of a GPU no longer includes earlier work: NVML averages over at most one
 second.
 """
 
-_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline of a sampler
-_DEADLINE_SECONDS = 5.0  # a slower sampler counts as hanging; an unused GPU may need seconds to wake up
+_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline of any sampler
+_DEADLINE_SECONDS = 5.0  # a slower sampler counts as hanging; an unused GPU may take seconds to wake up
 
 
 class Guard:
-    """Runs one sampler beside the probe's loop, and keeps its last families.
+    """Runs one sampler in parallel with the probe's loop, and keeps its last families.
 
-    A failed sample leaves no families, because old numbers beside a healthy state would mislead. A late sample is
+    A failed sample leaves no families, because old numbers would look healthy. A late sample is
     collected at the next call. A sampler that exceeds :data:`_DEADLINE_SECONDS` hangs.
 
     Args:
@@ -48,7 +48,7 @@ class Guard:
     def __init__(self, sampler: Sampler, tally: Tally) -> None:
         self.families: tuple[Family, ...] = ()
         self.is_late = False
-        """True if the last sample has not ended yet."""
+        """True while the last sample has not ended."""
         self._sampler = sampler
         self._tally = tally
         self._worker = Worker(f"infercanary-{sampler.name}", stays=True)
@@ -56,14 +56,16 @@ class Guard:
         self._complaint = Complaint(f"sampler {sampler.name}")
 
     def sample(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Take a sample; wait ``patience`` seconds for it. Does nothing while the last sample is late. Never raises."""
+        """Take a sample, and wait ``patience`` seconds for its end. Do nothing while the last sample is late. Never
+        raises.
+        """
         if self.is_late:
             self._collect(0.0)
         if not self.is_late:
             self._collect(patience)
 
     def _collect(self, seconds: float) -> None:
-        """Begin a sample unless one is late, and collect it if it ends within ``seconds``."""
+        """Begin a sample, unless the last sample is late. Collect the sample if it ends within ``seconds``."""
         families: tuple[Family, ...] = ()
         complaint, level = "", logging.WARNING
         try:
@@ -79,7 +81,7 @@ class Guard:
             complaint, level = str(error), logging.INFO
         except SampleFailed as error:
             complaint, families = str(error), error.families
-        except BaseException as error:  # also if no more threads can be started, or Python is exiting
+        except BaseException as error:  # also raised if no more threads can be started, or Python is exiting
             complaint = one_line(error)
         self.is_late = self._worker.is_busy
         self.families = families
@@ -88,7 +90,7 @@ class Guard:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of the samples."""
+        """Return the CPU time of the samples."""
         return self._worker.cpu_seconds
 
     def close(self, seconds: float) -> bool:
@@ -97,7 +99,7 @@ class Guard:
 
 
 class Sampling:
-    """All samplers of a probe: samples around its runs, and the time that samples take.
+    """All samplers of a probe: takes samples around the probe's runs, and measures the time of the samples.
 
     Args:
         samplers: In the order of sampling.
@@ -113,16 +115,15 @@ class Sampling:
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """Families of the last sample, each metric once."""
+        """Families of the last sample. Each metric appears once."""
         return joined(family for guard in self._guards for family in guard.families)
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all samples."""
         return sum(guard.cpu_seconds for guard in self._guards)
 
     def take(self) -> Sample:
-        """Take a sample. Metrics of a failed or hanging sampler are missing, those of a late sampler old."""
+        """Take a sample. Metrics of a failed or hanging sampler are missing; metrics of a late sampler are old."""
         begin = time.monotonic()
         for guard in self._guards:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
@@ -130,12 +131,12 @@ class Sampling:
         sample.began = None if any(guard.is_late for guard in self._guards) else begin
         sample.ended = time.monotonic()
         self.seconds = sample.ended - begin
-        for metric, points in sample.items():  # a sampler may be late in the first samples
+        for metric, points in sample.items():  # in the first samples, a sampler may be late
             self.first.setdefault(metric, points)
         return sample
 
     def settle(self, stopping: threading.Event) -> None:
-        """Sample until no sampler is late and GPU utilization no longer includes the warm-up.
+        """Sample until no sampler is late, and GPU utilization no longer includes the warm-up.
 
         Args:
             stopping: Event that ends the sampling early.

@@ -1,6 +1,6 @@
-"""Schedule of the runs: absolute jittered slots, and the budget that keeps the probe's duty under its cap.
+"""Schedule of the runs: absolute slots with jitter, and the budget that keeps the probe's duty under its cap.
 
-Everything here is pure: the caller passes the time (seconds of a monotonic clock), and sleeps.
+All code here is pure: the caller passes the time (seconds of a monotonic clock), and sleeps.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import random
 from collections.abc import Sequence
 
 JITTER = 0.2
-"""Share of an interval. Jitter prevents synchrony with other replicas and with periodic work on the host."""
-_random = random.Random()  # noqa: S311 - spreading load, not secrets; the server's own generator is not touched
+"""Jitter as a share of an interval. It prevents synchrony with other replicas and with periodic work on the host."""
+_random = random.Random()  # noqa: S311 - no secret; the server's own generator stays unchanged
 
 
 class Schedule:
-    """Slots at ``start + k × interval``, each moved by up to ±:data:`JITTER` of the interval.
+    """Slots at ``start + k × interval``. Each slot is moved by up to ±:data:`JITTER` of the interval.
 
     Slots are absolute, so that a late run does not delay all later runs. A slot that passes during a run is missed:
     it is counted, and its run is never made up.
@@ -74,7 +74,7 @@ class Budget:
         self._depth = math.inf
 
     def ready_at(self, cost: float, cap: float, now: float) -> float:
-        """Return the earliest time, not before ``now``, at which the budget allows ``cost`` busy seconds.
+        """Return the earliest time from ``now`` on at which the budget allows ``cost`` busy seconds.
 
         Args:
             cost: Expected busy seconds of the next run, and the depth of the bucket from now on.
@@ -108,9 +108,9 @@ MIN_REPEATS, MAX_REPEATS = 5, 50
 def plan(
     repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0
 ) -> tuple[list[int], float]:
-    """Plan a round: each canary gets an equal share of the round's budget, in 5 to 50 repeats.
+    """Plan a round. Each canary gets an equal share of the round's budget, in 5 to 50 repeats.
 
-    The budget is ``cap × interval``, less the jitter, because jitter can shorten the time between two slots.
+    The budget is ``cap × interval`` minus the jitter, because jitter can shorten the time between two slots.
 
     Args:
         repeat_costs: Busy seconds per repeat of each canary.
@@ -119,7 +119,7 @@ def plan(
         fixed: Busy seconds of each round besides the repeats: the controls.
 
     Returns:
-        The repeats of each canary, and the interval that the cap then needs: longer if 5 repeats do not fit.
+        The repeats of each canary, and the interval that the cap requires: longer if 5 repeats do not fit.
     """
     if not repeat_costs:
         return [], interval
@@ -146,7 +146,7 @@ def spaced(busy: float, share: float) -> float:
 
 
 def jittered(seconds: float) -> float:
-    """Return ``seconds``, lengthened at random by up to :data:`JITTER`."""
+    """Return ``seconds`` plus a random delay of up to :data:`JITTER`."""
     return seconds * _random.uniform(1.0, 1.0 + JITTER)
 
 
@@ -154,7 +154,7 @@ SWEEP_SHARE = 0.5
 
 
 def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[float, list[float]]:
-    """Split the duty cap between runs and sweeps. Runs never use the sweeps' part, so a sweep leaves no debt.
+    """Split the duty cap between runs and sweeps. Runs never use the sweeps' part, so sweeps leave no debt.
 
     Args:
         sweeps: For each canary, seconds of a sweep and seconds between two sweeps.

@@ -1,4 +1,4 @@
-"""Metrics of three kinds of owners: the probe's process, a canary's thread, and other processes of the container.
+"""Metrics with three kinds of scopes: the probe's process, a canary's thread, and other processes of the container.
 
 The label ``scope`` names the owner of the value; a label that does not apply is empty. A canary's thread is part of
 the process, so a maximum over scopes has a meaning, but a sum does not.

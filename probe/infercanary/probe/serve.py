@@ -1,7 +1,7 @@
-"""The probe's HTTP server: only GET /report, on a TCP port or a UNIX socket. The server makes no outgoing calls.
+"""The probe's HTTP server on a TCP port or a UNIX socket. It answers only GET /report, and makes no outgoing calls.
 
-A separate thread answers, not the process's event loop. Connections have limits: number, time, header size and CPU
-time (``callers.py``, docs/adr/0034-the-probes-port.md).
+A separate thread answers, instead of the process's event loop. Connections have limits: number, time, header size and
+CPU time (``callers.py``, docs/adr/0034-the-probes-port.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from infercanary.probe.access import Access
 from infercanary.probe.callers import Callers
 
 _CONNECTIONS, _CONNECTIONS_OF_ADDRESS = 8, 4
-_HEAD_BYTES = 8 << 10  # an exporter's head has 300 bytes, plus a token of up to 4,096
+_HEAD_BYTES = 8 << 10  # an exporter's request head has 300 bytes, plus a token of up to 4,096 bytes
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
@@ -47,10 +47,11 @@ _ACCEPTED_AT_ONCE, _REFUSED_SECONDS = 128, 0.4
 3 s at most. Batches save switches between this thread and the threads of an inference server that runs Python code.
 """
 _EXCESS_SECONDS = 0.001
-"""CPU time charged to an address for each connection above the limits, so that an attacker soon has none left."""
-_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10  # container memory; the kernel doubles these sizes
+"""CPU time charged to an address for each connection above the limits. An attacker's budget is then soon used up."""
+# buffers that use the container's memory; the kernel doubles these sizes
+_RECEIVE_BYTES, _SEND_BYTES = 8 << 10, 128 << 10
 _LOOK_MILLISECONDS = 100
-"""Time between two checks of open connections: for exceeded deadlines, and for callers that have received the whole
+"""Time between two checks of open connections for exceeded deadlines and for callers that have received the whole
 answer.
 """
 
@@ -89,10 +90,9 @@ class ReportServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, and end open connections."""
         self._closing = True
         with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the loop
+            self._sock.shutdown(socket.SHUT_RDWR)  # wake the loop
         self._thread.join(_ANSWER_SECONDS)
         self.close_sockets()
         if isinstance(self._where, Path):
@@ -105,14 +105,15 @@ class ReportServer:
 
     def _run(self) -> None:
         while not self._closing:
-            with suppress(Exception):  # out of memory; the process's output must stay clean
+            # memory ran out; print nothing, because the output belongs to the server
+            with suppress(Exception):
                 self._turn()
             before, self.cpu_seconds = self.cpu_seconds, time.thread_time()
-            with suppress(OSError):  # a clock that libfaketime sets back may refuse a short sleep
+            with suppress(OSError):  # if libfaketime sets the clock back, a short sleep may fail
                 time.sleep(self._callers.rest(self.cpu_seconds - before, time.monotonic()))
 
     def _turn(self) -> None:
-        """Wait for an event; serve the open connections, and accept new ones."""
+        """Wait for an event, serve the open connections, and accept new connections."""
         waiting = select.poll()
         is_pausing = time.monotonic() < self._accept_at
         if not is_pausing:
@@ -128,24 +129,24 @@ class ReportServer:
             self._accept(now)
 
     def _step(self, connection: _Connection, event: int, now: float) -> bool:
-        """Handle an event of the connection, or 0 for no event. True if the connection stays open."""
+        """Handle one event of the connection; 0 means no event. Return True if the connection stays open."""
         if now > connection.deadline or event & (POLLERR | POLLHUP):
             return False
         if connection.event and not event:
             return True
         begin, event = time.thread_time(), -1
-        with suppress(Exception):  # the connection is finished (StopIteration), or its caller left
+        with suppress(Exception):  # the connection is finished (StopIteration), or the caller left
             connection.event = event = next(connection.steps)
         may_go_on = self._callers.may_go_on(connection.address, time.thread_time() - begin, now)
         return may_go_on and event >= 0
 
     def _accept(self, now: float) -> None:
-        """Accept or close the waiting connections. A refusal starts a pause."""
+        """Accept the waiting connections, or close them. A refusal starts a pause."""
         peer, size = ctypes.create_string_buffer(128), ctypes.c_uint(128)
         for _ in range(_ACCEPTED_AT_ONCE):
             size.value = 128
             fd = _libc.accept4(self._sock.fileno(), peer, ctypes.byref(size), os.O_CLOEXEC | os.O_NONBLOCK)
-            if fd < 0:  # no more callers, or out of descriptors
+            if fd < 0:  # no caller waits, or no file descriptor is left
                 return
             address = _caller(peer.raw)
             present = [connection.address for connection in self._open]
@@ -162,7 +163,7 @@ class ReportServer:
     def _end(self, connection: _Connection) -> None:
         self._open.remove(connection)
         with suppress(OSError):
-            if _has_unread(connection.sock):  # discard the bytes, which the kernel would keep for minutes
+            if _has_unread(connection.sock):  # discard unsent bytes, which the kernel would keep for minutes
                 connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.sock.close()
 
@@ -197,7 +198,7 @@ _servers: weakref.WeakSet[ReportServer] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close the child's copies of its parent's sockets after a fork, because the child cannot answer."""
+    """After a fork, close the child's copies of its parent's sockets, because the child cannot answer."""
     for server in list(_servers):
         server.close_sockets()
 
@@ -206,7 +207,9 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _caller(peer: bytes) -> str:
-    """Return the name under which a caller is counted; ``peer`` is its socket address in the kernel's form."""
+    """Return the name under which a caller's connections are counted. ``peer`` is the caller's address in the
+    kernel's form.
+    """
     family = int.from_bytes(peer[:2], sys.byteorder)
     if family not in (socket.AF_INET, socket.AF_INET6):
         return "unix"
@@ -221,7 +224,7 @@ class _Connection:
 
 
 def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Steps:
-    """Repeat a call until it finishes without waiting. Yields the event to wait for: ``event``, or TLS's event."""
+    """Repeat a call until it needs no wait. Yield the event to wait for: ``event``, or the event that TLS needs."""
     while True:
         try:
             return call(*arguments)
@@ -232,7 +235,7 @@ def _when_ready(event: int, call: Callable[..., Any], *arguments: object) -> Ste
 
 
 def _has_unread(sock: socket.socket) -> bool:
-    """True if the kernel has bytes that the caller has not received."""
+    """True if the kernel still holds bytes that the caller has not received."""
     return any(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
 
 
@@ -246,7 +249,7 @@ def _listen(where: Path | tuple[str, int]) -> socket.socket:
         return listening_socket(
             *where, backlog=_BACKLOG, receive_bytes=_RECEIVE_BYTES, send_bytes=_SEND_BYTES
         )
-    if where.is_socket():  # replace a socket without a listener
+    if where.is_socket():  # replace a socket that has no listener
         with socket.socket(socket.AF_UNIX) as caller:
             caller.setblocking(False)
             if caller.connect_ex(str(where)) == errno.ECONNREFUSED:
@@ -254,7 +257,7 @@ def _listen(where: Path | tuple[str, int]) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(str(where))
-        where.chmod(0o666)  # the exporter, as another user in another container, must be able to connect
+        where.chmod(0o666)  # the exporter must be able to connect as another user in another container
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()

@@ -1,4 +1,4 @@
-"""Settings of a probe, each with its type, range, default and meaning.
+"""Settings of a probe. Each setting has a type, a range, a default and a meaning.
 
 The same types check the YAML file and the keyword arguments. docs/probe.md is generated from these types.
 """
@@ -61,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Return checked settings with changes; environment variables override both.
+    """Return checked settings with changes. Environment variables override both.
 
     Raises:
         UsageError: A value has the wrong type or is out of range.
@@ -80,7 +80,7 @@ def make_settings(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def burst_wanted() -> bool | None:
-    """Return the value of ``INFERCANARY_BURST``. None leaves the decision to the probe.
+    """Return the value of ``INFERCANARY_BURST``; None if the probe may decide.
 
     Raises:
         UsageError: The variable is neither true nor false.
@@ -129,6 +129,6 @@ def check_sweep(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep
 
 
 def _from_environment(variable: str, kind: Any) -> Any:
-    """Return the value as ``kind``; None if the environment variable is not set."""
+    """Convert an environment variable to ``kind``; None if the variable is not set."""
     text = os.environ.get(variable)
     return convert(text, kind, f"environment: {variable}={text[:60]}", strict=False) if text else None

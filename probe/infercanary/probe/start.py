@@ -1,4 +1,4 @@
-"""Time since the start of the container. A cold start includes the interpreter and all imports."""
+"""Time since the container's start. A cold start includes the start of the interpreter and all imports."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from infercanary.contract.started import started
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 
-# Maximum delay of a process after its container's start. A later process is a replacement, so its start is not a start
-# of the container.
+# Maximum delay between the start of a container and of a process that belongs to this start. A later process is a
+# replacement, and its start is not a cold start.
 _REPLACED_SECONDS = 600.0
 
 
@@ -28,16 +28,18 @@ def in_container() -> bool:
 
 
 def since_start() -> float | None:
-    """Seconds since the container's first process started; outside a container, since this process started.
+    """Return the seconds since the container's first process started; outside a container, since this process
+    started.
 
     Returns:
-        Seconds. None if :func:`of_container` returns None. Without procfs, seconds since the import of this module.
+        None if :func:`of_container` returns None. Without procfs, seconds since the import of this module.
     """
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
         own = now - started(os.getpid())
         return of_container(own, now - started(1)) if in_container() else max(0.0, own)
-    except (psutil.Error, OSError, RuntimeError):  # RuntimeError: psutil, for a procfs without a boot time
+    # psutil raises RuntimeError for a procfs without a boot time
+    except (psutil.Error, OSError, RuntimeError):
         return time.monotonic() - _IMPORTED
 
 

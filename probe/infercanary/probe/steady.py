@@ -1,7 +1,7 @@
-"""End of warm-up: a test of the latencies, instead of a fixed number of runs.
+"""End of warm-up, decided by a test of the latencies instead of a fixed number of runs.
 
-A fixed number suits only processes that reach a steady peak: at most 43.5 % in benchmarks (Barrett et al.,
-"Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017). So the data decide, within limits of number and time.
+A fixed number suits only processes that reach a steady peak, which were at most 43.5 % in benchmarks (Barrett et al.,
+"Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017). So the data decides, within limits of number and time.
 benchmarks/steady.py measures the quality of this test.
 """
 
@@ -18,12 +18,12 @@ _SECONDS = 0.5
 
 
 def is_steady(latencies: Sequence[float]) -> bool:
-    """True if the last two windows agree: medians within 2 %, or within their scatter.
+    """True if the last two windows agree: their medians differ by at most 2 %, or by no more than their scatter.
 
-    A window is half a second of repeats, but at least 8 and at most 24 repeats. Wider windows mistake a slow warm-up
-    for a steady state far less often, and cost little if a repeat is short.
+    A window contains half a second of repeats, but at least 8 and at most 24 repeats. Wider windows mistake a slow
+    warm-up for a steady state far less often, and cost little if a repeat is short.
 
-    The scatter is the median absolute deviation (MAD) of both windows, each about its own median. The difference of
+    The scatter is the median absolute deviation (MAD) of both windows, each from its own median. The difference of
     two medians of n values has a standard error of about 2.63 MAD / √n for normal noise (1.4826 · 1.2533 · √2).
 
     Args:

@@ -67,7 +67,7 @@ TIMESTAMP = Metric(
     reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the sweep's values.",
 )
 
-# reasons for which all larger loads would fail, too
+# after these reasons, all larger loads would fail as well
 _TOO_MUCH = ("out_of_memory", "short_of_memory", "too_slow", "timed_out")
 
 
@@ -75,9 +75,9 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Points and time of a canary's sweeps: ``Sweep(batches=(1, 8, 32), concurrency=(1, 4))``."""
 
     batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
-    """Batch sizes, each with a single request at a time."""
+    """Batch sizes, each measured with one request at a time."""
     concurrency: Annotated[tuple[Annotated[int, Meta(ge=1, le=64)], ...], Meta(max_length=8)] = ()
-    """Numbers of concurrent requests; each request has the canary's own inputs."""
+    """Numbers of concurrent requests. Each request contains the canary's own inputs."""
     seconds: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
     """Maximum seconds of a sweep; each point has an equal share."""
     every_seconds: Annotated[float, Meta(ge=1, le=604_800)] = 3600.0
@@ -88,7 +88,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("nothing to sweep; give `batches` or `concurrency`")
 
     def loads(self, samples: int) -> list[Load]:
-        """List the points in increasing order: batches with a single request, then concurrent requests.
+        """Return the points in increasing order: first batches with a single request, then concurrent requests.
 
         Args:
             samples: Samples in each of the concurrent requests.
@@ -99,7 +99,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Sweeping(Background):
-    """Sweeps one canary. Each :meth:`step` is one point, in a thread that ends after the point (or hangs)."""
+    """Sweeps one canary. Each :meth:`step` measures one point, in a thread that ends after the point (or hangs)."""
 
     def __init__(self, canary: Canary, sweep: Sweep, interval: float, tally: Tally, memory: Memory) -> None:
         super().__init__(canary, "sweep")
@@ -107,8 +107,9 @@ class Sweeping(Background):
         self._interval = interval
         self._tally = tally
         self._memory = memory
-        self._plan_next(0.0, time.monotonic())  # an interval later, so that the duty cap holds from the start
-        self._given_up_at: float | None = None  # time at which a still running point was abandoned
+        # one interval after the start, so that the duty cap holds from the start
+        self._plan_next(0.0, time.monotonic())
+        self._given_up_at: float | None = None  # time at which a point that still runs was abandoned
         self._left: list[Load] | None = None  # remaining points of the present sweep
         self._share = self._began = self._cost = 0.0
         self._too_much: dict[Load, Missing] = {}
@@ -116,7 +117,7 @@ class Sweeping(Background):
         tally.set(INTERVAL, interval, canary.name)
 
     def step(self, now: float) -> float:
-        """Measure the next point if it is due. Returns the seconds used by points; 0 if nothing was done."""
+        """Measure the next point if it is due. Return the seconds that points took; 0 if no point was due."""
         if self.is_running:
             return 0.0
         took = 0.0
@@ -129,7 +130,8 @@ class Sweeping(Background):
             else:
                 self._left = self._left or self._begin(now)
                 took += self._measure(self._left.pop(0))
-        # If the last run waited in the server's pool, requests wait for the sweep as well: it costs more than its time.
+        # If the last run waited in the server's pool, the sweep also makes requests wait, so it costs more than its
+        # time.
         self._cost += took * self._canary.crowding
         if self._left == [] and not self.is_running:
             self._left = None
@@ -138,13 +140,15 @@ class Sweeping(Background):
         return took
 
     def _plan_next(self, cost: float, began: float) -> None:
-        """Plan the next sweep; proportionally later if the last sweep cost more than ``sweep.seconds``."""
+        """Plan the next sweep. If the last sweep cost more than ``sweep.seconds``, the next sweep is later in
+        proportion.
+        """
         pause = self._interval * max(1.0, cost / self._sweep.seconds)
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
     def _begin(self, now: float) -> list[Load]:
         """Begin a sweep; return its points."""
-        # Other loads may fit, or be fast enough, this time.
+        # Other loads may fit this time, or be fast enough.
         self._too_much = {load: why for load, why in self._too_much.items() if why.reason == "out_of_memory"}
         self._began, self._cost = now, 0.0
         samples = 1
@@ -155,7 +159,7 @@ class Sweeping(Background):
         return loads
 
     def _measure(self, load: Load) -> float:
-        """Measure a point and set its metrics. Returns the seconds that this took."""
+        """Measure a point and set its metrics. Return the seconds that this took."""
         for smaller, missing in self._too_much.items():
             if load.is_at_least(smaller):
                 detail = missing.detail if load == smaller else f"as for the smaller load {smaller.words}"
@@ -184,14 +188,14 @@ class Sweeping(Background):
             )
         except RuntimeError as error:  # no more threads can be started
             result = Missing("raised", one_line(error))
-        trim()  # the threads have ended, but their heaps still hold the requests' memory
+        trim()  # the threads have ended, but their heaps still hold memory of the requests
         if isinstance(result, Measured):
             self._memory.note_point(self.canary, load, growth.largest, result.device_bytes)
         self._show(load, result)
         return perf_counter() - begin
 
     def _show(self, load: Load, result: Measured | Missing) -> None:
-        """Set the metrics of a point; without numbers, remove the metrics and log the reason once."""
+        """Set the metrics of a point. If the point has no numbers, remove its metrics and log the reason once."""
         complaint = self._complaints.setdefault(
             load, Complaint(f"canary {self.canary}: sweep of {load.words}")
         )

@@ -1,6 +1,7 @@
-"""Rules that give tags to a run, from the samples around the run. A new rule is an entry here and in the vocabulary.
+"""Rules that give tags to a run, based on the samples around the run. A new rule is an entry here and in the
+vocabulary.
 
-Tagged runs are kept, because dropping them would hide an image that causes its own throttling. Everything here is pure.
+Tagged runs are kept, because dropping them would hide an image that throttles itself. All code here is pure.
 """
 
 from __future__ import annotations
@@ -50,18 +51,18 @@ class Window(NamedTuple):
     lateness: float
     """Delay of the round's start, seconds."""
     first: Values
-    """The first sample of this probe."""
+    """First sample of this probe."""
     previous: Sample
-    """The sample at the end of the previous run, because events since then may still have an effect."""
+    """Sample at the end of the previous run: events since then may still affect this run."""
     quiet: Values
-    """The sample before the round, empty right after the probe's own work: a GPU that is busy in it has other users."""
+    """Sample before the round: a GPU busy in this sample has other users. Empty right after the probe's own work."""
     before: Sample
     after: Sample
     gpus: frozenset[str] | None = None
     """Indexes of the canary's GPUs; empty on a CPU. None if unknown: then every GPU of the container counts."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
-        """Return the increase of a counter from sample ``since`` to the sample after the run, summed over points.
+        """Return the increase of a counter from sample ``since`` to the sample after the run, as a sum over points.
 
         Args:
             metric: Name of the counter; a counter missing in a sample did not increase.
@@ -100,18 +101,18 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run; before the run, an idle GPU may have a low clock."""
+        """SM clock (Hz) of the canary's GPUs right after the run: before the run, an idle GPU may have a low clock."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
     @property
     def waited(self) -> float | None:
-        """Seconds of the latency that are CPU wait caused by others; None if unknown."""
+        """CPU wait caused by others, in seconds of the latency; None if unknown."""
         return self._not_held_back(self.done.waited)
 
     @property
     def crowded(self) -> float | None:
-        """Seconds of the latency that are CPU wait caused by others inside the container; None if unknown."""
+        """CPU wait caused by others inside the container, in seconds of the latency; None if unknown."""
         return self._not_held_back(self.done.crowded)
 
     def _not_held_back(self, waited: float | None) -> float | None:
@@ -150,7 +151,7 @@ def values(families: Iterable[Family]) -> Values:
 
 
 def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
-    """Return the indexes of the GPU at this PCI address; None if NVML shows no GPU there.
+    """Return the indexes of the GPU at this PCI address; None if NVML knows no GPU there.
 
     Args:
         bus_id: In any notation of NVML, sysfs or CUDA.
@@ -167,18 +168,18 @@ def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
 
 
 def _pci_place(bus_id: str) -> tuple[str, str]:
-    """Normalize a PCI address: NVML writes the domain with 8 digits, CUDA with 4."""
+    """Normalize a PCI address, because NVML writes the domain with 8 digits, and CUDA with 4."""
     domain, _, place = bus_id.lower().partition(":")
     return domain.lstrip("0"), place
 
 
 def tags(window: Window) -> tuple[str, ...]:
-    """Return the run's tags, in the order of the rules."""
+    """Return the run's tags in the order of the rules."""
     return tuple(tag for tag, applies in _RULES.items() if applies(window))
 
 
 def state_tags(state: CanaryState, *, is_beside: bool) -> tuple[str, ...]:
-    """Return the tags for the state of the canaries.
+    """Return the tags that follow from the state of the canaries.
 
     Args:
         state: State of the canary that ran.
@@ -192,23 +193,24 @@ def clock_reason(window: Window) -> str:
     """Return the reason that limited the clock of the canary's GPUs for the longest time.
 
     Returns:
-        The driver's name of the reason; ``low_clock`` if the clock was low and the driver counted no reason; empty
+        The driver's name of the reason; ``low_clock`` if the clock was low but the driver counted no reason; empty
         without a limit.
     """
-    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # the first of equal reasons
+    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # take the first of equal reasons
     if _held_down(window, longest) > 0:
         return longest
     return LOW_CLOCK if _is_clock_low(window) else ""
 
 
 _LATE_SECONDS = 0.25
-_SHARE = 0.05  # CPU wait, I/O pressure and garbage collection count above this share of the run
+_SHARE = 0.05  # minimum share of the run: less CPU wait, I/O pressure and garbage collection gives no tag
 _LEAST_SECONDS = 0.002
-_LITTLE = 0.03  # share of the latency: the smallest effect that the judge considers
+_LITTLE = 0.03  # minimum share of the latency: the smallest effect that the judge considers
 _GPU_BUSY = 0.1
 # Most severe first.
 _CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
-_CLOCK_LOW = 0.75  # share of the maximum clock: nvbench discards runs below this share (--throttle-threshold)
+# minimum share of the maximum clock: nvbench discards runs below this share (--throttle-threshold)
+_CLOCK_LOW = 0.75
 
 
 def _counts(seconds: float, w: Window) -> bool:
@@ -220,13 +222,15 @@ def _throttled(w: Window) -> float:
 
 
 def _queued(w: Window) -> float:
-    """CPU wait of the run's threads in seconds, without time throttled by a CPU quota."""
-    # Subtract throttling, which has a separate tag: the kernel counts throttling by a quota as CPU wait too.
+    """Return the CPU wait of the run's threads in seconds, without the time throttled by a CPU quota."""
+    # Subtract throttling, which has its own tag: the kernel also counts throttling by a quota as CPU wait.
     return (w.done.usage.run_queue_seconds or 0.0) - _throttled(w)
 
 
 def _inside(w: Window) -> float:
-    """CPU seconds of others inside the container during the repeats, without the engine's own helper threads."""
+    """Return the CPU seconds of others inside the container during the repeats, without the engine's own helper
+    threads.
+    """
     inside = w.done.inside
     if inside is None:
         return 0.0
@@ -235,7 +239,9 @@ def _inside(w: Window) -> float:
 
 
 def _held_down(w: Window, reason: str) -> float:
-    """Seconds of limited clock, summed over the canary's GPUs; 0 for a GPU missing in the sample before the run."""
+    """Return the seconds of limited clock, summed over the canary's GPUs. A GPU missing in the sample before the run
+    counts 0.
+    """
     metric = "infercanary_gpu_clock_event_seconds_total"
     return sum(w.grown(metric, *labels) for labels in w.of_gpus(metric, w.after) if labels[1:] == (reason,))
 
@@ -259,7 +265,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     CPU_WAIT_OUTSIDE: lambda w: _counts(_queued(w) - _inside(w), w),
     CPU_WAIT_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
     THROTTLED: lambda w: _throttled(w) > 0,
-    # Compare lists, too: other CPUs may have the same number. A list that is too long for a label is missing.
+    # Compare the lists as well, because the same number may mean other CPUs. A list too long for a label is missing.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
     MEMORY_LIMIT: lambda w: (
         w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0

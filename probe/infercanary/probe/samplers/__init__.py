@@ -1,4 +1,4 @@
-"""Samplers: measure the container, its threads and its GPUs around a run.
+"""Samplers: they measure the container, its threads and its GPUs around a run.
 
 A sampler is one module of this package, which registers its class by name::
 
@@ -33,9 +33,9 @@ class Sampler:
 
     name: str
     is_slow = False
-    """True for a slow sampler, which is sampled after the others."""
+    """True for a slow sampler, which takes its sample after the others."""
     hanging: tuple[Family, ...] = ()
-    """Families that are shown while the sampler hangs."""
+    """Families that the report contains while the sampler hangs."""
 
     def sample(self) -> Iterable[Family]:
         """Return or yield the current families. Counters are cumulative; unknown values are left out. This method
@@ -52,7 +52,7 @@ class Unavailable(Exception):
 
 
 class SampleFailed(Exception):
-    """The sample failed for a known reason, shown by ``families``.
+    """The sample failed for a known reason, which ``families`` report.
 
     Args:
         why: One line for the log.

@@ -1,4 +1,4 @@
-"""Garbage: time in which Python's garbage collector stopped the whole process, and so the canaries."""
+"""Garbage: time in which Python's garbage collector stopped the whole process, including the canaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAUSE = Metric(
 
 
 class _Pauses:
-    """Entry of ``gc.callbacks`` that sums the pauses. One entry serves all probes of the process."""
+    """Entry of ``gc.callbacks`` that sums the pauses. All probes of the process share one entry."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -37,7 +37,7 @@ _pauses = _Pauses()
 
 @register
 class GarbageSampler(Sampler):
-    """Reads the collector's pauses since the first sample, without changes to the collector."""
+    """Reports the collector's pauses since the first sample. The sampler does not change the collector."""
 
     name = "garbage"
 

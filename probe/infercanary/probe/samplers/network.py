@@ -1,5 +1,5 @@
-"""Network: counts the TCP segments that the container receives, as a measure of its requests, without reports
-from the server.
+"""Network: counts the TCP segments that the container receives. The count measures the container's requests without
+reports from the server.
 """
 
 from __future__ import annotations

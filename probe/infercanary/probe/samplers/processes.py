@@ -1,7 +1,7 @@
-"""Processes: memory of the probe's process; CPU time and memory of other processes in its container, by psutil.
+"""Processes: memory of the probe's process, and CPU time and memory of other processes in its container, by psutil.
 
-psutil is used for values that are read a few times in a round. docs/adr/0015-psutil.md gives its cost, and says why
-threads are read without psutil. Memory is summed by command name, because process ids are meaningless later. Reading
+psutil reads only values that are needed a few times in a round; docs/adr/0015-psutil.md gives its cost, and says why
+threads are read without psutil. Memory is summed by command name, because process ids have no meaning later. Reading
 one process takes about 40 µs, so a sample reads at most :data:`MOST` processes, lowest ids first.
 """
 
@@ -29,18 +29,16 @@ _NAME = 64  # characters
 
 @register
 class ProcessSampler(Sampler):
-    """Reads processes by psutil."""
-
     name = "processes"
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}  # process → CPU seconds at its last reading
         self._seconds: dict[str, float] = defaultdict(
             float
-        )  # command → CPU seconds, including ended processes
+        )  # command → CPU seconds, with those of ended processes
 
     def sample(self) -> Iterable[Family]:
-        # Not cached: a server may fork, and the probe then runs in the child.
+        # Not cached: after a fork of the server, the probe runs in the child.
         own: dict[tuple[str, ...], float] = {(scopes.PROCESS, ""): psutil.Process().memory_info().rss}
         if not in_container():
             yield scopes.RESIDENT.family(own)
@@ -50,7 +48,7 @@ class ProcessSampler(Sampler):
             known = command in self._seconds or len(self._seconds) < COMMANDS
             command = command if known else OTHERS
             before = self._last.get(pid, 0.0)
-            # Sum the increases of each process: a total over the running processes would shrink when a process ends.
+            # Sum the increases of each process, because a total over running processes shrinks when a process ends.
             self._seconds[command] += seconds - before if seconds >= before else seconds
             self._last[pid] = seconds
             memory[command] += resident
@@ -60,7 +58,7 @@ class ProcessSampler(Sampler):
 
 
 def _others() -> Iterator[tuple[int, str, float, int]]:
-    """Yield pid, command, CPU seconds and resident bytes of the other readable processes, lowest ids first."""
+    """Yield PID, command, CPU seconds and resident bytes of the other readable processes, lowest PID first."""
     for process in psutil.process_iter(["name", "cpu_times", "memory_info"]):
         name, cpu, memory = (process.info[fact] for fact in ("name", "cpu_times", "memory_info"))
         if process.pid != os.getpid() and cpu is not None and memory is not None:

@@ -1,8 +1,8 @@
 """Stalls: time in which the whole process did not run (stopped, frozen, machine paused, or GIL held by one thread).
 
-The kernel does not count this time. If a sleep of a quarter of a second lasts two seconds, the process was stopped for
-the rest. The part of the sleep before the stop is unknown, so each stall is measured up to a quarter of a second too
-short.
+The kernel does not count this time. If a sleep of a quarter of a second lasts two seconds, the process was stopped
+for the rest. The sampler does not know how much of the sleep had passed before the stop. So each measured stall is up
+to a quarter of a second too short.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class StallSampler(Sampler):
         yield STALLED.family(self._seconds)
 
     def close(self) -> None:
-        """End the thread."""
         self._closed.set()
 
     def _tick(self) -> None:

@@ -1,10 +1,11 @@
 """Threads of the probe's process: number, allowed CPUs, migrations and preemptions.
 
-The metrics are counts, because a series for each thread would mean a new series with every new thread. The files are
-read without psutil, which takes five times as long and does not read CPU wait (docs/adr/0015-psutil.md). Reading a
-thread takes about 20 µs. So a sample reads at most :data:`DETAILED` threads: first new threads, then threads with the
-oldest reading; the rest keep their last values. In a process with more threads, some gauges are a few samples old,
-counters catch up later, and the last increase of an ended thread is lost.
+The metrics are sums over threads, because a series for each thread would create a new series with every new thread.
+The files are read without psutil, which takes five times as long and does not read CPU wait
+(docs/adr/0015-psutil.md). Reading a thread takes about 20 µs, so a sample reads at most :data:`DETAILED` threads:
+first new threads, then the threads with the oldest reading. All other threads keep their last values. In a process
+with more threads, some gauges are a few samples old, counters catch up later, and the last increase of an ended
+thread is lost.
 """
 
 from __future__ import annotations
@@ -49,16 +50,17 @@ OVERSUBSCRIPTION = Metric(
 DETAILED = 128
 _TASK = "/proc/self/task"
 
-_MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")  # skips the first line, which has the thread's name
+# skip the first line, which contains the thread's name
+_MOVES = re.compile(rb"\n\S*nr_migrations\s*:\s*(\d+)")
 _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the field after the name
-# Computing time and CPU wait in nanoseconds, and number of slices (Documentation/scheduler/sched-stats.rst). Without
-# CONFIG_SCHED_INFO, the file is missing. If counting is off (delayacct), all numbers are zero, although every thread
-# that ran has a time slice.
+# Computing time and CPU wait in nanoseconds, and number of time slices (Documentation/scheduler/sched-stats.rst).
+# Without CONFIG_SCHED_INFO, the file is missing. If counting is off (delayacct), all numbers are zero, although every
+# thread that ran has used a time slice.
 _SCHEDSTAT = re.compile(rb"(\d+) (\d+) [1-9]\d*\s*")
 
 
 class ThreadUsage(NamedTuple):
-    """Use of one thread: since its start, between two readings (``after - before``), or a sum (``+``).
+    """Use of one thread: since its start, between two readings (``after - before``), or as a sum (``+``).
 
     None means that the kernel does not count the value; a sum with None is None.
     """
@@ -75,7 +77,7 @@ class ThreadUsage(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """CPU wait caused by other processes, in seconds, without the wait for other threads of the same process."""
+        """CPU wait caused by other processes, in seconds, without the wait for threads of the same process."""
         if self.run_queue_seconds is None:
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
@@ -92,7 +94,7 @@ class ThreadUsage(NamedTuple):
 
 
 def thread_usage(*, before: bool = False) -> ThreadUsage:
-    """Return the use of the calling thread since its start; never raises. Takes about 12 µs.
+    """Return the use of the calling thread since its start. Never raises; takes about 12 µs.
 
     Args:
         before: True for a reading before the measured work, False for a reading after the work.
@@ -103,7 +105,7 @@ def thread_usage(*, before: bool = False) -> ThreadUsage:
         computed, of_process = time.thread_time(), time.process_time()
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     moves, queued = _moves("/proc/thread-self/sched"), _queued("/proc/thread-self/schedstat")
-    # Not rusage's CPU time, which is up to 4 ms old (the scheduler's last tick).
+    # The CPU clock is exact; rusage's CPU time is up to 4 ms old (the scheduler's last tick).
     if not before:
         of_process, computed = time.process_time(), time.thread_time()
     return ThreadUsage(
@@ -126,10 +128,10 @@ class OnCpu(NamedTuple):
 
 
 def threads_beside() -> dict[str, OnCpu]:
-    """Return computing time and CPU wait of this process's other threads; never raises. Takes about 7 µs a thread.
+    """Return computing time and CPU wait of this process's other threads. Never raises; takes about 7 µs a thread.
 
     Returns:
-        Thread number → times, for at most :data:`DETAILED` threads; threads without counts are left out.
+        Thread number → times, for at most :data:`DETAILED` threads. Threads without counts are left out.
     """
     own = str(threading.get_native_id())
     try:
@@ -143,7 +145,7 @@ def threads_beside() -> dict[str, OnCpu]:
 
 
 class Place(NamedTuple):
-    """Allowed CPUs of a thread, and the CPU on which the thread last ran; None if unknown."""
+    """Allowed CPUs of a thread, and the CPU on which the thread ran last; None if unknown."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
@@ -152,7 +154,7 @@ class Place(NamedTuple):
 
 
 def thread_place(tid: int) -> Place:
-    """Return the place of a thread of this process; never raises. Takes about 6 µs.
+    """Return the place of a thread of this process. Never raises; takes about 6 µs.
 
     Args:
         tid: The kernel's number of the thread.
@@ -164,7 +166,7 @@ def thread_place(tid: int) -> Place:
 
 
 class _Seen(NamedTuple):
-    """A thread at its last reading; unreadable values are None."""
+    """Values of a thread at its last reading; unreadable values are None."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
@@ -193,7 +195,7 @@ class ThreadSampler(Sampler):
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
         self._places = places
-        self._seen: dict[str, _Seen] = {}  # in order of the last reading, oldest first
+        self._seen: dict[str, _Seen] = {}  # threads in the order of their last reading, oldest first
         self._queued = 0.0
         self._moves = 0.0
         self._warned = False
@@ -208,9 +210,9 @@ class ThreadSampler(Sampler):
         self._look(tids, with_last_cpu=bool(local))
         seen = self._seen.values()
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
-        # Use the union of all masks, because OpenMP may have pinned the main thread or this thread.
+        # Use the union of all masks, because OpenMP may have pinned the main thread or the present thread.
         allowed = _union(masks)
-        # Counts of the whole process, including ended threads; /proc/self/status has only the main thread's switches.
+        # Use counts of the whole process, with ended threads; /proc/self/status has only the main thread's switches.
         usage = resource.getrusage(resource.RUSAGE_SELF)
         off_node: dict[tuple[str, ...], float] = {}
         if local:
@@ -250,9 +252,9 @@ class ThreadSampler(Sampler):
                 yield OVERSUBSCRIPTION.family(ratio)
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
-        """Read the next threads, and add their increases to the counters.
+        """Read the next threads, and add the increases of their values to the counters.
 
-        Increases are added, because a sum over all threads would shrink when a thread ends.
+        The counters add increases, because a sum over all threads would shrink when a thread ends.
         """
         alive = set(tids)
         known = {tid: thread for tid, thread in self._seen.items() if tid in alive}
@@ -262,15 +264,15 @@ class ThreadSampler(Sampler):
             now = _one(f"{_TASK}/{tid}", tid, before, with_last_cpu=with_last_cpu)
             self._queued += _increase(before.queued, now.queued)
             self._moves += _increase(before.moves, now.moves)
-            # Most threads have the same mask: share one object.
+            # Most threads have the same mask, so they share one object.
             known[tid] = now._replace(cpus=masks.setdefault(now.cpus, now.cpus))
         self._seen = known
 
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
-    """Read a thread.
+    """Read one thread.
 
-    If a value cannot be read (the thread ended, or no file descriptor is free), the old value is kept.
+    A value that cannot be read (the thread ended, or no file descriptor is free) keeps its old value.
     """
     now = _Seen(
         _affinity(int(tid)),
@@ -288,7 +290,7 @@ def _newer(before: Any, now: Any) -> Any:
 def _increase(before: float | None, now: float | None) -> float:
     if now is None:
         return 0
-    # the id of an ended thread may be used again
+    # a new thread may have the id of an ended thread
     return now if before is None or now < before else now - before
 
 
@@ -299,7 +301,7 @@ def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
 def _affinity(tid: int) -> frozenset[int] | None:
     try:
         return frozenset(os.sched_getaffinity(tid))
-    except OSError:  # the thread has ended meanwhile
+    except OSError:  # the thread has ended in the meantime
         return None
 
 
@@ -321,7 +323,7 @@ def _moves(sched: str) -> int | None:
 def _read(path: str) -> bytes:
     """Return the beginning of a file; empty if unreadable.
 
-    Called for every thread, so it uses os.read, which takes a third of pathlib's time.
+    The function is called for every thread, so it uses os.read, which takes a third of pathlib's time.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -329,7 +331,7 @@ def _read(path: str) -> bytes:
         return b""
     try:
         return os.read(descriptor, 8192)
-    except OSError:  # the thread ended in between
+    except OSError:  # the thread has ended in the meantime
         return b""
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Targets: the models, servers and functions that the probe executes and times.
+"""Targets: models, servers and functions that the probe runs and times.
 
 A target is one file in this package, which registers its class by name::
 

@@ -1,4 +1,4 @@
-"""Exceptions of targets: reasons of failed runs, which the probe counts and reports."""
+"""Exceptions of targets. They give the reason of a failed run, which the probe counts and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reason = Literal[
     "too_large",
     "rate_limited",
 ]
-"""Reason of a failed run. The first seven can occur with any target; the target itself raises the others."""
+"""Reason of a failed run. The first seven reasons can occur with any target; targets raise the others."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -43,7 +43,7 @@ class Failure(Exception):
         Args:
             reason: One of :data:`REASONS`; failed runs are counted by reason.
             text: Description of the error for the log; cut at 400 characters.
-            retry_after: Seconds to wait before the next request, if a server asks for a pause; otherwise None.
+            retry_after: Seconds until the next request, if a server asks for a pause; otherwise None.
 
         Raises:
             ValueError: The reason is unknown.
@@ -56,20 +56,20 @@ class Failure(Exception):
 
 
 class NoCuda(UsageError):
-    """The image or the container lacks the CUDA that the target needs; raised by ``open()``.
+    """The image or the container lacks the CUDA that the target needs. Raised by ``open()``.
 
-    The settings are right, so the probe does not end: it sets a metric and tries again later.
+    The settings are right, so the probe continues: it sets a metric and retries later.
     """
 
     def __init__(self, text: str, reason: str = "") -> None:
-        """Keep the reason, one of ``canary_metrics.CUDA_MISSING_REASONS``, for :attr:`Target.cuda_missing`."""
+        """Keep the reason for :attr:`Target.cuda_missing`: one of ``canary_metrics.CUDA_MISSING_REASONS``."""
         super().__init__(text)
         self.reason = reason
 
 
 class Unsized(Exception):
-    """The target cannot run this number of samples; the text says why. Raised by ``copy_with_batch()``."""
+    """The target cannot run this number of samples, for the reason in the text. Raised by ``copy_with_batch()``."""
 
 
 class Unprofiled(Exception):
-    """The target cannot be profiled now; the text says why. Raised by ``profile()``."""
+    """The target cannot be profiled now, for the reason in the text. Raised by ``profile()``."""

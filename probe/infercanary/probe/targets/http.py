@@ -1,4 +1,4 @@
-"""The target for any other HTTP server: one fixed request, and the expected answer."""
+"""Target for any other HTTP server: sends one fixed request, and checks the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Expected part of the JSON body: a mapping may have more keys than given here; a list must have the same length.
     """
     values: str | tuple[str, ...] = ()
-    """JSON pointers (RFC 6901) to numbers, or to lists of numbers, which the output check compares."""
+    """JSON pointers (RFC 6901) to the numbers or lists of numbers that the output check compares."""
 
 
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
@@ -54,8 +54,6 @@ class HttpOptions(ServerOptions, frozen=True, kw_only=True):
 
 @register("http")
 class HttpTarget(ServerTarget):
-    """Sends one fixed request."""
-
     options_type = HttpOptions
     _options: HttpOptions
 
@@ -121,7 +119,7 @@ class HttpTarget(ServerTarget):
         return spread(numbers, len(numbers))
 
     def settings(self) -> dict[str, object]:
-        """Return the request. The query is left out because it may hold a key."""
+        """Return the request without its query, because the query may contain a key."""
         body = sha256(self._body).hexdigest()
         if self._options.json is not None:
             body = without_secrets(self._options.json)
@@ -138,7 +136,7 @@ def _parsed(pointer: str) -> list[str]:
 
 
 def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
-    """Yield the numbers at a pointer; fail if the value is missing or not a number."""
+    """Yield the numbers at a pointer. Raise an error if the value is missing or not a number."""
     shown = "/" + "/".join(steps)
     at = document
     try:
@@ -153,7 +151,7 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
 
 
 def _holds(expected: Any, answer: Any) -> bool:
-    """True if the answer holds the expected part: the given keys of a mapping, all entries of a list."""
+    """True if the answer contains the expected part: the given keys of a mapping, all entries of a list."""
     if isinstance(expected, dict) and isinstance(answer, dict):
         return all(_holds(value, answer.get(str(key), UNSET)) for key, value in expected.items())
     if isinstance(expected, list) and isinstance(answer, list):

@@ -1,4 +1,4 @@
-"""The target for servers that speak the Open Inference Protocol (KServe v2): Triton, KServe, MLServer, and others.
+"""Target for servers with the Open Inference Protocol (KServe v2): Triton, KServe, MLServer, and others.
 
 https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol
 """
@@ -99,7 +99,7 @@ class KserveOptions(ServerOptions, frozen=True, kw_only=True):
     model: Name
     """Name of the model."""
     version: Name | int | None = None
-    """Version of the model; by default the server chooses."""
+    """Version of the model; by default the server chooses a version."""
     inputs: list[KserveInput] | None = None
     """Missing keys are taken from the model's metadata. ``shape`` is required if the metadata has a variable size (-1)
     or lacks the input.
@@ -159,7 +159,7 @@ class KserveTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Read header files again, require a ready model, and read the server's counters; called before each run."""
+        """Read header files again, require a ready model, and read the server's counters. Called before each run."""
         super().prepare()
         self._require_ready()
         self._totals = self._stats()
@@ -169,7 +169,9 @@ class KserveTarget(ServerTarget):
         return self._ask(phase, 200, f"inference with {self._name} failed")
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
-        """Return evenly spaced values of all outputs, sorted by name; the last is NaN if any value is not finite."""
+        """Return evenly spaced values of all outputs, sorted by name. The last value is NaN if any value is NaN or
+        infinity.
+        """
         numbers = self._outputs(result)
         count = sum(output.count for output, _ in numbers)
         return spread(chain.from_iterable(values for _, values in numbers), count)
@@ -179,11 +181,11 @@ class KserveTarget(ServerTarget):
         self._outputs(result)
 
     def readings(self) -> list[Reading]:
-        """Return the server's own times: means over the run from its statistics, else times from answers' headers."""
+        """Return the server's own times: means over the run from its statistics, or else from the answers' headers."""
         after = self._stats() if self._totals else None
         if not after:
             return super().readings()
-        # Counter drops negative numbers, so no reading is left after a server restart.
+        # Counter drops negative numbers, so a server restart leaves no reading.
         growth = after - self._totals
         return [
             Reading(SERVER, growth[part, "ns"] / count / 1e9, (part,))
@@ -192,7 +194,7 @@ class KserveTarget(ServerTarget):
         ]
 
     def environment(self) -> dict[str, str]:
-        """Report the server's name and version, the model's platform, versions and limits, and the tensor encoding."""
+        """Return the server's name and version, the model's platform, versions and limits, and the tensor encoding."""
         return self._serving() | reported(
             {
                 "kserve_server": self._server_version(),
@@ -203,7 +205,9 @@ class KserveTarget(ServerTarget):
         )
 
     def identity(self) -> str:
-        """Return the model's name and versions as the server reports them; without versions, the server's version."""
+        """Return the model's name and versions as the server reports them. Without versions, return the server's
+        version.
+        """
         version = self._options.version
         versions = " ".join(self._of_model.versions or []) if version is None else str(version)
         detail = f"version {versions}" if versions else self._server_version()
@@ -215,7 +219,7 @@ class KserveTarget(ServerTarget):
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}
 
     def _serving(self) -> dict[str, str]:
-        """Return the server's instances and batching; empty if the server (unlike Triton) does not report instances."""
+        """Return the server's instances and batching; empty if the server does not report them. Triton does."""
         config, batching = self._config, self._config.dynamic_batching
         if not config.instance_group:
             return {}
@@ -266,7 +270,7 @@ class KserveTarget(ServerTarget):
         return inputs
 
     def _outputs(self, result: tuple[Response, bytes]) -> list[tuple[Output, Iterable[float]]]:
-        """Return the outputs of an answer by name, from JSON or binary data; refuse unexpected outputs."""
+        """Return the outputs of an answer by name, from JSON or binary data. Raise an error for unexpected outputs."""
         answer, body = result
         length = answer.headers.get(_LENGTH.lower(), "")
         end = int(length) if length.isdecimal() else len(body)
@@ -278,13 +282,13 @@ class KserveTarget(ServerTarget):
             numbers[output.name] = output, numbers_of(output, body[begin:end])
         missing = sorted(self._expected.keys() - numbers)
         if missing or not numbers:
-            said = self._server.excerpt(body, 200)  # may be an error with status 200
+            said = self._server.excerpt(body, 200)  # the body may be an error, even with status 200
             raise Failure("wrong_shape", f"the answer lacks outputs ({', '.join(missing)}): {said}")
         self._expected = {o.name: _TensorMetadata(o.name, o.datatype, o.shape) for o in decoded.outputs}
         return [numbers[name] for name in sorted(numbers)]
 
     def _require_expected(self, output: Output) -> None:
-        """Refuse an output, a type or a shape that differs from the metadata or the first answer."""
+        """Raise an error for an output whose type or shape differs from the metadata or from the first answer."""
         expected = self._expected.get(output.name)
         if self._expected and (expected is None or not _fits(output, expected)):
             known = f"{expected.datatype} {expected.shape}" if expected else "missing"
@@ -297,7 +301,7 @@ class KserveTarget(ServerTarget):
     def _stats(self) -> Counter[tuple[str, str]]:
         """Return the server's totals since its start, summed over the model's versions; empty if not reported.
 
-        A failure is ignored because a run without statistics is still valid.
+        A failure is ignored, because a run without statistics is still valid.
         """
         totals: Counter[tuple[str, str]] = Counter()
         stats = _Stats()

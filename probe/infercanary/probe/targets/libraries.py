@@ -1,4 +1,4 @@
-"""Libraries that do not fit: explains errors of the loader and of engines, and how to fix them."""
+"""Libraries that do not fit: explains errors of the loader and of engines, and gives fixes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def imported(name: str, install: str) -> ModuleType:
     """Import an engine.
 
     Args:
-        name: Module, which may be imported already.
+        name: Name of the engine's module, which may already be imported.
         install: Install command, for the message if the module is not installed.
 
     Raises:
@@ -72,7 +72,8 @@ def imported(name: str, install: str) -> ModuleType:
     except Exception as error:
         if place_of(error) is not None:
             raise
-        # A failed first import leaves modules behind, so a second import fails with another, misleading error.
+        # A failed first import leaves modules behind. A second import would therefore fail with another, misleading
+        # error.
         words = _first_words.setdefault(name, one_line(error).removeprefix("ImportError: "))
         found = misfit(words) or Found("no_libraries", f"the module is installed, but broken: {install}")
     raise Failure(found.reason, f"{name} cannot be imported ({words}); {found.fix}")

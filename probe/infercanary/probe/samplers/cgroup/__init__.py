@@ -2,10 +2,10 @@
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
 mount point (a private cgroup namespace, Docker's default on v2) or at the path in /proc/self/cgroup. Limits of
-ancestors also apply: the tightest visible limit counts. The kernel counts a reached limit in the cgroup that has
-the limit; this module sums these counts.
+ancestors also apply, so the tightest visible limit counts. The kernel counts a reached limit in the cgroup that has
+the limit; this module sums the counts of all levels.
 
-A missing, disabled or malformed file only leaves out its metric.
+If a file is missing, disabled or malformed, only its metric is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMOR
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
-_MAX_LABEL = 256  # longest label that the exporter accepts; a longer list would be refused
+_MAX_LABEL = 256  # longest label that the exporter accepts; longer lists are left out
 
 
 @register
@@ -43,7 +43,7 @@ class CgroupSampler(Sampler):
 
 
 class ContainerCpu:
-    """CPU time and memory of this process's cgroup, which is looked up only once."""
+    """CPU time and memory of this process's cgroup. The cgroup is searched for only once."""
 
     def __init__(self) -> None:
         try:
@@ -98,5 +98,5 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
 
 
 def _bytes(number: float) -> str:
-    """Format a size in bytes, such as ``1.5 GiB``."""
+    """Format a size in bytes: ``1.5 GiB``."""
     return f"{number / 2**30:.6g} GiB" if number >= 1 << 30 else f"{number / 2**20:.6g} MiB"

@@ -1,4 +1,4 @@
-"""Reads files of a cgroup. Missing, disabled or malformed files give an empty text or None, never an exception."""
+"""Reads files of a cgroup. A missing, disabled or malformed file gives "" or None, never an exception."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def text(file: Path) -> str:
 
 
 def integer(digits: str) -> int | None:
-    """Return the whole number in a text of the kernel, such as ``1024``; None for anything else, such as ``max``."""
+    """Return the whole number in a text of the kernel, such as ``1024``; None for other texts, such as ``max``."""
     return int(digits) if _INTEGER.fullmatch(digits) else None
 
 
 def number(file: Path) -> int | None:
-    """Return the whole number that is a file's only content; None for other content."""
+    """Return the whole number that is the only content of a file; None for other content."""
     return integer(text(file))
 
 

@@ -1,4 +1,4 @@
-"""Finds the cgroup of this process: v2 has one hierarchy, v1 has one for each controller."""
+"""Finds the cgroup of this process. Version 2 has one hierarchy; version 1 has one hierarchy for each controller."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from infercanary.probe.samplers.cgroup.metrics import (
 
 N = TypeVar("N", int, float)
 
-_V1_UNLIMITED = 1 << 60  # v1 writes "no limit" as a page-rounded 2^63
+_V1_UNLIMITED = 1 << 60  # v1 writes "no limit" as 2^63, rounded to pages
 _V1_CONTROLLERS = ("cpu", "cpuset", "memory", "cpuacct")
 
 Lineage = list[Path]
@@ -51,7 +51,7 @@ class MemoryLimit(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """Names of files and of keys in these files, which differ between v1 and v2."""
+    """Names of files and of keys in these files. The names differ between v1 and v2."""
 
     version: int
     quota: tuple[str, ...]
@@ -63,7 +63,7 @@ class _Names(NamedTuple):
     memory_limit: str
     kills: str
     below: str
-    """Prefix of the keys in memory.stat that include descendant cgroups."""
+    """Prefix of the keys in memory.stat whose values include descendant cgroups."""
     anonymous: str
     mapped: str
 
@@ -97,7 +97,7 @@ _V1 = _Names(
 
 
 class Cgroup(NamedTuple):
-    """The process's cgroup in the hierarchy of each controller; v2 has only one."""
+    """The process's cgroup in the hierarchy of each controller. Version 2 has only one hierarchy."""
 
     names: _Names
     cpu: Lineage
@@ -107,7 +107,6 @@ class Cgroup(NamedTuple):
 
     @property
     def version(self) -> int:
-        """1 or 2."""
         return self.names.version
 
     def facts(self) -> Mapping[Metric, float | None]:
@@ -115,22 +114,22 @@ class Cgroup(NamedTuple):
         names = self.names
         time: Counter[str] = Counter()
         for folder in self.cpu:
-            time.update(table(folder / "cpu.stat"))  # each level counts its own throttling
+            time.update(table(folder / "cpu.stat"))  # each level counts only its own throttling
         own, *above = _controlled(self.memory, names.memory_used)
         if self.version == 1:
-            above = []  # memory.stat of the own cgroup includes the limits of its ancestors
+            above = []  # memory.stat of the process's cgroup includes the limits of its ancestors
         pages, events = table(own / "memory.stat"), table(own / names.kills)
         used, inactive = number(own / names.memory_used), pages.get(f"{names.below}inactive_file")
         hits = events.get("max") if self.version == 2 else number(own / "memory.failcnt")
         if hits is not None:
-            # The own file includes descendant cgroups. Read memory.events.local of ancestors, because their
-            # memory.events counts this cgroup a second time, and also its siblings.
+            # The cgroup's own file includes descendant cgroups. For ancestors, read memory.events.local, because
+            # their memory.events counts this cgroup a second time, and also its siblings.
             hits += sum(table(folder / "memory.events.local").get("max", 0) for folder in above)
         return {
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get(names.throttled), names.throttled_unit),
-            # The two files are not read at the same instant, so the difference may be negative.
+            # The two files are read one after the other, so the difference may be negative.
             WORKING_SET: None if used is None or inactive is None else max(0, used - inactive),
             MEMORY_LIMIT: _least([self._limit(own, pages), *(self._limit(folder, {}) for folder in above)]),
             LIMIT_HITS: hits,
@@ -139,13 +138,15 @@ class Cgroup(NamedTuple):
         }
 
     def quota(self) -> float | None:
-        """Return the effective CPU quota in cores: the lowest of the cgroup and its ancestors; None without a quota."""
+        """Return the effective CPU quota in cores: the lowest quota of the cgroup and its ancestors; None without a
+        quota.
+        """
         return _least(
             _cores(" ".join(text(folder / name) for name in self.names.quota)) for folder in self.cpu
         )
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of the own cgroup and its descendants; None for the root, which is the host."""
+        """Return the CPU seconds of the process's cgroup and its descendants; None for the root, which is the host."""
         own = self.cpuacct[0]
         if self._is_root(own):
             return None
@@ -154,7 +155,7 @@ class Cgroup(NamedTuple):
         return _over(number(own / "cpuacct.usage"), 1e9)
 
     def resident(self) -> int | None:
-        """Return the bytes mapped by processes of the own cgroup and its descendants; None for the root."""
+        """Return the bytes mapped by processes of the process's cgroup and its descendants; None for the root."""
         own = self.memory[0]
         pages = {} if self._is_root(own) else table(own / "memory.stat")
         anonymous = pages.get(self.names.anonymous)
@@ -162,7 +163,7 @@ class Cgroup(NamedTuple):
         return None if anonymous is None else anonymous + mapped
 
     def memory_limits(self) -> list[MemoryLimit]:
-        """Return the memory limits of the own cgroup and then of its ancestors, each with the memory in use."""
+        """Return the memory limits of the process's cgroup and then of its ancestors, each with the memory in use."""
         own, *above = self.memory
         if self.version == 1:
             above = [folder for folder in above if number(folder / "memory.use_hierarchy") == 1]
@@ -201,14 +202,14 @@ class Cgroup(NamedTuple):
         return found
 
     def _limit(self, folder: Path, pages: Mapping[str, int]) -> int | None:
-        """Return the memory limit. In v1, memory.stat also has the limit of an invisible ancestor."""
+        """Return the memory limit. In v1, memory.stat also contains the limit of an invisible ancestor."""
         limits = (number(folder / self.names.memory_limit), pages.get("hierarchical_memory_limit"))
         limit = _least(limits)
         return None if limit is None or limit >= _V1_UNLIMITED else limit
 
     def _is_root(self, folder: Path) -> bool:
         if self.version == 2:
-            return not os.path.exists(folder / "cgroup.events")  # every cgroup except the root has this file
+            return not os.path.exists(folder / "cgroup.events")  # every cgroup but the root has this file
         return os.path.exists(folder / "release_agent")  # only the root has this file
 
 
@@ -233,7 +234,7 @@ def own_cgroup(root: Path, proc: Path) -> Cgroup:
 
 
 def _v1_mount(root: Path, controller: str) -> Path:
-    """Return the folder (or link) of a controller, or a folder of several controllers, such as ``cpu,cpuacct``."""
+    """Return the folder (or link) of a controller. A folder may serve several controllers, such as ``cpu,cpuacct``."""
     named = root / controller
     if os.path.isdir(named):
         return named
@@ -241,7 +242,7 @@ def _v1_mount(root: Path, controller: str) -> Path:
 
 
 def _own_paths(file: Path) -> dict[str, str]:
-    """Return controller → path from /proc/self/cgroup; the single line of v2 has the controller ""."""
+    """Return controller → path from /proc/self/cgroup. In v2, the file has one line, with the controller ""."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError as error:
@@ -254,19 +255,21 @@ def _own_paths(file: Path) -> dict[str, str]:
 
 
 def _lineage(mount: Path, path: str) -> Lineage:
-    """Return the own cgroup with its ancestors. In a private namespace, or behind a bind mount, the result is only the
+    """Return the process's cgroup with its ancestors. In a private namespace or behind a bind mount, return only the
     mount point.
     """
     names = [name for name in path.split("/") if name]
-    # A path with "/.." is outside the namespace, and does not exist here.
+    # A path with "/.." is outside the namespace, so it does not exist here.
     if ".." in names or not os.path.isdir(mount.joinpath(*names)):
         return [mount]
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
 def _controlled(lineage: Lineage, file: str) -> Lineage:
-    """Return the lineage from the first cgroup with the file. Without the file, the cgroup's controller is disabled."""
-    if len(lineage) == 1:  # no choice, so do not access the file
+    """Return the lineage from the first cgroup that has the file. If no cgroup has the file, its controller is
+    disabled.
+    """
+    if len(lineage) == 1:  # a single cgroup leaves no choice, so do not access the file
         return lineage
     return next((lineage[i:] for i, folder in enumerate(lineage) if os.path.exists(folder / file)), lineage)
 

@@ -1,4 +1,4 @@
-"""The container's GPUs by NVML: clocks and their limits, temperature, energy, errors, place.
+"""The container's GPUs by NVML: clocks and their limits, temperature, energy, errors, NUMA node.
 
 Expensive calls are avoided: processes are listed once a minute (milliseconds, under a lock of the whole driver), and
 ``GetPcieThroughput`` is never called (20 ms for each direction). A call may fail on one GPU or driver and work on
@@ -46,9 +46,9 @@ T = TypeVar("T")
 
 @register
 class NvmlSampler(Sampler):
-    """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
+    """Initializes NVML at the first sample, and again after a failure, because a driver may be reloaded.
 
-    A missing driver is not a failure; the state metric shows ``no_driver``. If there is a driver but no GPU answers,
+    A missing driver is not a failure; the state metric is then ``no_driver``. If there is a driver but no GPU answers,
     the sample fails. Then its families are the state, the GPUs that are down, and the XIDs, which often show the cause.
     """
 
@@ -94,12 +94,12 @@ class NvmlSampler(Sampler):
             raise
 
     def close(self) -> None:
-        """Shut down NVML; a later sample initialises NVML again."""
+        """Shut down NVML. A later sample initializes NVML again."""
         self._xids.close(self._nvml)
         self._known_until = 0.0
         if self._open:
             self._open = False
-            with suppress(pynvml.NVMLError):  # also fails if a GPU is lost
+            with suppress(pynvml.NVMLError):  # shutdown also fails if a GPU is lost
                 self._nvml.nvmlShutdown()
 
     def _sample(self) -> list[Family]:
@@ -122,7 +122,7 @@ class NvmlSampler(Sampler):
         return [now, *_families(values)]
 
     def _refresh(self) -> None:
-        """Once a minute, forget slow values and handles, because MIG devices come and go."""
+        """Once a minute, forget slow values and handles, because MIG devices may appear or disappear."""
         count = self._nvml.nvmlDeviceGetCount()
         if count != self._count or time.monotonic() >= self._known_until:
             self._known, self._count = {}, count
@@ -139,18 +139,18 @@ class NvmlSampler(Sampler):
         for gpu, constant in known:
             with self._alone(index, gpu.label):
                 current = fast.sample(self._nvml, gpu, self._events)
-                if fresh:  # call keep() only once a reading: constant values are read once a minute
+                if fresh:  # call keep() once for each reading; constant values are read only once a minute
                     self._totals.keep(constant)
                 for metric, points in (constant | self._totals.keep(current)).items():
                     self._values.setdefault(metric, {}).update(points)
 
     @contextmanager
     def _alone(self, index: int, label: str) -> Iterator[None]:
-        """Record whether a GPU answers in this block. A failure does not affect the other GPUs."""
+        """Record whether a GPU answers to the calls in this block. A failure does not affect other GPUs."""
         try:
             yield
         except pynvml.NVMLError as error:
-            self._known.pop(index, None)  # make a new handle: the handle of a lost GPU stays lost
+            self._known.pop(index, None)  # make a new handle, because the handle of a lost GPU stays invalid
             self._failures[label] = error
         self._values[UP][(label,)] = float(label not in self._failures)
 
@@ -164,14 +164,14 @@ class NvmlSampler(Sampler):
                 except pynvml.NVMLError:
                     if not gpu.is_mig:
                         raise
-                    continue  # a MIG device of another container
+                    continue  # the MIG device belongs to another container
                 if not gpu.is_mig:
                     with suppress(pynvml.NVMLError):
                         if cpus := local_cpus(self._nvml, gpu.handle):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            # replace the mapping, because another thread reads the old mapping
+            # replace the mapping instead of changing it, because another thread reads it
             self.local_cpus = {**self.local_cpus, **near}
         return self._known[index]
 
@@ -181,14 +181,14 @@ def _families(values: Found) -> Iterable[Family]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of NVML's GPUs, such as ``NVIDIA H100``; empty without a driver or an answer in time."""
+    """Return the names of NVML's GPUs, such as ``NVIDIA H100``; empty if there is no driver or no answer in time."""
     return _asked(_names) or []
 
 
 def memory_of(bus_id: str) -> tuple[int, int] | None:
-    """Return the used and total memory in bytes of a GPU, or of its only visible MIG part.
+    """Return the used and total memory of a GPU, or of its only visible MIG part, in bytes.
 
-    The result is None without a driver, without an answer in time, or with several parts.
+    The result is None if there is no driver, no answer in time, or more than one visible part.
 
     Args:
         bus_id: PCI address of the GPU.
@@ -197,7 +197,7 @@ def memory_of(bus_id: str) -> tuple[int, int] | None:
 
 
 def _asked(function: Callable[[], T]) -> T | None:
-    """Call NVML in a separate thread, because ``nvmlInit`` can hang; None if the call fails."""
+    """Call NVML in a separate thread, because ``nvmlInit`` can hang. Return None if the call fails."""
 
     def ask() -> T:
         pynvml.nvmlInit()

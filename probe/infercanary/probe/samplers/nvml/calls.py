@@ -1,4 +1,4 @@
-"""Calls to pynvml, and the meaning of errors: not supported, not available, GPU gone."""
+"""Calls to pynvml, and the meaning of their errors: not supported, not available, GPU gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gpu(NamedTuple):
     handle: Any
     is_mig: bool = False
     is_split: bool = False
-    """True for a GPU in MIG mode: some values exist only for its MIG devices, or not at all."""
+    """True for a GPU in MIG mode. Some values then exist only for its MIG devices, or not at all."""
 
 
 GPU_GONE = frozenset(
@@ -33,13 +33,13 @@ GPU_GONE = frozenset(
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
-"""Error codes after which all other answers about the GPU are unreliable."""
+"""Error codes that make all other answers about the GPU unreliable."""
 
 _NOT_OFFERED = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        26,  # NVML_ERROR_DEPRECATED, which older releases of pynvml do not name
+        26,  # NVML_ERROR_DEPRECATED, which older releases of pynvml do not define
     }
 )
 
@@ -67,7 +67,7 @@ class Nvml:
         function = getattr(pynvml, name, None)
 
         def call(*arguments: Any) -> Any:
-            if function is None:  # an older pynvml is treated as an older driver
+            if function is None:  # an older pynvml counts as an older driver
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
             answer = function(*arguments)
             if type(answer) is int and answer in _NOT_AVAILABLE:
@@ -78,9 +78,9 @@ class Nvml:
         return call
 
     def field_values(self, handle: Any, fields: Collection[int]) -> dict[int, float]:
-        """Read fields in one call; unsupported fields are left out.
+        """Read fields in one call. Unsupported fields are left out.
 
-        Each field has its own error code: one field may fail in a successful call.
+        Each field has its own error code, because a field may fail in a successful call.
 
         Args:
             handle: The GPU's handle.
@@ -114,10 +114,10 @@ def value(metric: Metric, function: Callable[[Nvml, Any], float]) -> Reading:
 
 
 def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
-    """Take several readings of a GPU. Unsupported readings are left out, and points of the same metric are merged.
+    """Take several readings of a GPU. Unsupported readings are left out; points of the same metric are merged.
 
     Raises:
-        pynvml.NVMLError: The GPU is gone: by the error code, or because every call failed.
+        pynvml.NVMLError: The GPU is gone, according to the error code, or every call failed.
     """
     found: Found = {}
     failure = None
@@ -136,5 +136,5 @@ def read(nvml: Nvml, gpu: Gpu, readings: Iterable[Reading]) -> Found:
 
 
 def text(value: str | bytes) -> str:
-    """Return a string of pynvml as text; pynvml leaves some strings as UTF-8 bytes."""
+    """Return a string of pynvml as text. Some versions of pynvml return UTF-8 bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Values of each GPU at each sample: clocks and their limits, temperature, energy, use, the PCIe link."""
+"""Values of each GPU that every sample reads: clocks and their limits, temperature, energy, use, the PCIe link."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ LINK = Metric(
 MOST_PER_SECOND = {
     EVENT_SECONDS: 1.0,  # a counter of seconds cannot grow faster than time
     PCIE_BYTES: 512e9,  # twice the rate of 16 lanes of PCIe generation 7
-    ENERGY: 10e3,  # several times the largest GPU's power
+    ENERGY: 10e3,  # several times the power of the largest GPU
     REPLAYS: ERRORS_PER_SECOND,
 }
-"""The driver's running totals, each with its largest possible increase per second."""
+"""Running totals of the driver → largest possible increase per second."""
 
 _EVENT_FIELDS = {74: "sw_power_cap", 76: "sync_boost"}
 _SLOWDOWN_FIELDS = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
@@ -104,10 +104,10 @@ _PCIE_FIELDS = {197: "tx", 198: "rx"}
 
 
 def event_fields(driver: str) -> dict[int, str]:
-    """Return the field ids of this driver's clock-event counters (ns), with their reasons.
+    """Return the field ids of this driver's clock-event counters (ns), with the reason of each counter.
 
-    The ids are numbers, because pynvml's constants belong to one release, and three ids moved. Drivers 575 to 580.65
-    have the slowdowns at 251 to 253; later drivers have them at 269 to 271, which meant power smoothing before
+    The ids are numbers here, because pynvml's constants belong to one release, and three ids moved. Drivers 575 to
+    580.65 have the slowdowns at 251 to 253; later drivers have them at 269 to 271, which meant power smoothing before
     (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier drivers have only the
     counter of the thermal policy, which is most similar to the software slowdown.
 
@@ -124,10 +124,10 @@ def _fields(nvml: Nvml, gpu: Gpu, *, events: dict[int, str]) -> Found:
     """Read all fields in one call. The counters are cumulative, so no event between samples is lost."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
-        # If a driver has two counters for a reason, the later one in ``events`` wins.
+        # If a driver has two counters for one reason, the later counter in ``events`` wins.
         EVENT_SECONDS: {(gpu.label, reason): values[i] / 1e9 for i, reason in events.items() if i in values},
         PCIE_BYTES: {(gpu.label, way): values[i] for i, way in _PCIE_FIELDS.items() if i in values},
-        # Some drivers report 0 °C for memory without a sensor.
+        # Some drivers report 0 °C for a memory without a sensor.
         TEMPERATURE: {(gpu.label, "memory"): celsius} if (celsius := values.get(_MEMORY_TEMPERATURE)) else {},
     }
     return {metric: points for metric, points in found.items() if points}
@@ -147,7 +147,7 @@ def _link(nvml: Nvml, gpu: Gpu) -> Found:
 def _temperature(nvml: Nvml, gpu: Gpu) -> Found:
     """Read the temperature.
 
-    The old function is deprecated, but some drivers and pynvml versions lack the new function.
+    The deprecated function is the fallback, because some drivers and pynvml versions lack the new function.
     """
     try:
         celsius = nvml.nvmlDeviceGetTemperatureV(gpu.handle, pynvml.NVML_TEMPERATURE_GPU)
@@ -179,6 +179,6 @@ def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
     Raises:
         pynvml.NVMLError: The GPU is gone.
     """
-    # For a MIG device, the driver reports only memory; other values belong to the whole GPU.
+    # For a MIG device, the driver reports only memory. Other values belong to the whole GPU.
     whole = () if gpu.is_mig else (partial(_fields, events=events), *_READINGS)
     return read(nvml, gpu, (_MEMORY, *whole))

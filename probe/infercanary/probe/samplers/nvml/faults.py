@@ -1,4 +1,4 @@
-"""Meaning of NVML's errors, and their fixes."""
+"""Meaning of NVML's errors, and how to fix their causes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
         opening: True if ``nvmlInit`` raised the error.
     """
     if opening and error.value == pynvml.NVML_ERROR_UNKNOWN:
-        # A container sees "Failed to initialize NVML: Unknown Error" if systemd took its devices away.
+        # If systemd took the devices away, a container sees "Failed to initialize NVML: Unknown Error".
         return "no_permission"
     return _STATES.get(error.value, "failing")
 
@@ -68,5 +68,5 @@ def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def state(now: str) -> Family:
-    """Return the family of ``STATE``: 1 for the current state, 0 for the others."""
+    """Return the family of ``STATE``: 1 for the current state, 0 for all other states."""
     return STATE.family({(each,): float(each == now) for each in STATES})

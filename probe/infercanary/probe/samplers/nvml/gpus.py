@@ -14,9 +14,9 @@ from infercanary.probe.samplers.nvml.calls import Gpu, Nvml
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
-    """Yield the GPU with this index, then its MIG devices (labelled ``GPU:place``).
+    """Yield the GPU with this index, and then its MIG devices (labelled ``GPU:place``).
 
-    Callers cache the result, because NVML may take milliseconds.
+    Callers should cache the result, because NVML may take milliseconds.
 
     Raises:
         pynvml.NVMLError: The GPU is gone.
@@ -29,14 +29,14 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     yield Gpu(str(index), handle, is_split=bool(places))
     for place in places:
         part = None
-        with suppress(pynvml.NVMLError):  # no MIG device in this place, or a device of another container
+        with suppress(pynvml.NVMLError):  # no MIG device in this place, or another container's device
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
         if part is not None:
             yield Gpu(f"{index}:{place}", part, is_mig=True)
 
 
 def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:
-    """Return the CPUs on the GPU's NUMA node; on a host with one node, all CPUs."""
+    """Return the CPUs on the GPU's NUMA node; all CPUs on a host with one node."""
     words = nvml.nvmlDeviceGetCpuAffinity(handle, max(16, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64)))
     return frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 

@@ -1,4 +1,4 @@
-"""Values of each GPU that are read once a minute: identity, limits, modes, memory errors, NUMA node."""
+"""Values of each GPU that a sample reads once a minute: identity, limits, modes, memory errors, NUMA node."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ROW_REMAP = Metric(
 )
 
 MOST_PER_SECOND = dict.fromkeys((ECC_ERRORS, REMAPPED_ROWS), ERRORS_PER_SECOND)
-"""The driver's running totals, each with its largest possible increase per second."""
+"""Running totals of the driver → largest possible increase per second."""
 
 _RECOVERY_ACTION = 230
 _SEVERITIES = {
@@ -134,7 +134,7 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions) -> Found:
     bus_id = _text(lambda handle: nvml.nvmlDeviceGetPciInfo(handle).busId, gpu)
     vbios = _text(nvml.nvmlDeviceGetVbiosVersion, gpu)
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
-    if not gpu.is_split:  # processes on a GPU in MIG mode run on its MIG devices
+    if not gpu.is_split:  # the processes of a GPU in MIG mode run on its MIG devices
         with suppress(pynvml.NVMLError):
             found |= users.sample(nvml, gpu, _PROC)
     if not gpu.is_mig and (node := numa_node(bus_id, _SYSFS)) is not None:

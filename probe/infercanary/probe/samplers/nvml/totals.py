@@ -1,9 +1,9 @@
 """Totals: monotonic counters made from the driver's running totals.
 
 Prometheus reads a decrease of a counter as a restart at zero, and counts the whole new value as an increase. The
-driver's totals can decrease (the driver is reloaded, 32 bits overflow), and some drivers sometimes give wrong values.
-So the sampler keeps its own totals: they begin at the driver's values, never decrease, and never grow faster than is
-possible. A value that decreases or jumps is accepted only if the next value confirms it.
+driver's totals can decrease (the driver is reloaded, 32 bits overflow), and some drivers sometimes return wrong
+values. So the sampler keeps its own totals. They begin at the driver's values, never decrease, and never grow faster
+than is possible. A value that decreases or jumps is accepted only if the next value confirms it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from infercanary.probe.samplers.nvml.calls import Found
 ERRORS_PER_SECOND = 1e6
 """Largest possible increase per second of counted events: errors, rows, resent packets.
 
-A GPU with more errors does not work any more, and most wrong values are far above this limit. The first value, with all
-events since the host booted, is below the limit, too.
+A GPU with more errors no longer works, and most wrong values are far above this limit. The first value, with all
+events since the host booted, is also below the limit.
 """
 
-_SLACK_SECONDS = 1.0  # the driver updates each total every 100 ms, at different times
+_SLACK_SECONDS = 1.0  # the driver updates each total every 100 ms, but not all totals at the same time
 
 
 class _Known(NamedTuple):
     value: float
-    """Last accepted value of the driver."""
+    """The driver's last accepted value."""
     at: float
     total: float
     doubt: str = ""
@@ -46,14 +46,15 @@ class Totals:
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
-        """Replace the driver's totals by monotonic totals, in place, and return the mapping.
+        """Replace the driver's totals by monotonic totals in place, and return the mapping.
 
-        Call this once for each reading, because a second call with the same values would confirm a doubtful value.
+        Call this method once for each reading: a second call with the same values would confirm a doubtful value.
 
         Args:
             found: One reading; metrics without a limit are unchanged.
         """
-        now = time.clock_gettime(time.CLOCK_BOOTTIME)  # includes suspend; no total is older than the boot
+        # this clock includes suspend; no total is older than the boot
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
         for metric in self._most.keys() & found.keys():
             for labels, value in found[metric].items():
                 found[metric][labels] = self._total(metric, labels, value, now)
@@ -69,7 +70,7 @@ class Totals:
             doubt = "back" if value < before.value else "" if possible else "leap"
             if doubt and doubt != before.doubt:
                 known = before._replace(doubt=doubt)
-            else:  # the value is possible, or was confirmed
+            else:  # the value is possible, or the next value confirmed it
                 known = _Known(value, now, before.total + (increase if possible else 0))
         self._known[metric, labels] = known
         return known.total

@@ -1,8 +1,8 @@
-"""Users of a GPU: the number of processes on the GPU, and the number of the container's own processes on it.
+"""Users of a GPU: the number of processes on the GPU, and how many of them belong to the container.
 
-Processes are only counted, because NVML's PIDs may be of the host or of the container, depending on the driver. The
-container's own processes are found by their open CUDA device files. Listing takes milliseconds under a lock of
-the driver, so NVML is asked once a minute.
+The sampler only counts processes, because NVML's PIDs are the host's or the container's, depending on the driver. The
+container's own processes are found by their open CUDA device files. Listing takes milliseconds under a lock of the
+driver, so NVML is asked once a minute.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ OWN = Metric(
     reading="Missing if the probe is not allowed to list the open files of another user's process.",
 )
 
-_MOST_FILES = 4096  # maximum for all processes together, because the search holds the GIL for milliseconds
+# maximum time for all processes together, because the search holds the GIL for milliseconds
+_MOST_FILES = 4096
 _OF_CUDA = "/dev/nvidia-uvm"
 
 
 def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
-    """Return the number of all processes and of the container's own processes, if known.
+    """Return the number of all processes and of the container's own processes, as far as known.
 
     Raises:
         pynvml.NVMLError: NVML does not list processes, or the GPU is gone.
@@ -67,7 +68,7 @@ def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
         return None
     for pid in pids:
         try:
-            # In the host's PID namespace, other containers' processes are visible too.
+            # In the host's PID namespace, other containers' processes are also visible.
             if (proc / pid / "cgroup").read_bytes() != container:
                 continue
             opened = os.listdir(proc / pid / "fd")

@@ -1,4 +1,4 @@
-"""XIDs: the driver's reports of GPU errors, by NVML's events (docs.nvidia.com/deploy/xid-errors)."""
+"""XIDs: the driver's reports of GPU errors, received as NVML events (docs.nvidia.com/deploy/xid-errors)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ EVENTS = Metric(
 
 # maximum number of events in a sample, so that an error storm does not delay the sample; the next sample reads the rest
 _MOST_EVENTS = 100
-_NUMBERS = 1000  # each label value is a time series, so numbers far above any XID share one value
+_NUMBERS = 1000  # each label value is a time series, so numbers far above any known XID share one value
 
 
 class Xids:
-    """Listens for the XIDs of GPUs. The counts continue after a loss of NVML."""
+    """Counts the XIDs of GPUs. The counts continue after a loss of NVML."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -43,7 +43,7 @@ class Xids:
         self._events: Counter[tuple[str, ...]] = Counter()
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Listen for the XIDs of one more GPU, if permission, MIG and driver allow it.
+        """Begin to count the XIDs of another GPU, if permission, MIG mode and driver allow it.
 
         Args:
             label: The GPU's index in metrics.
@@ -55,13 +55,13 @@ class Xids:
                 self._set = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
             self._labels[_address(handle)] = label
-            self._events[(label,)] += 0  # publish zero, because a missing series means unknown
+            self._events[(label,)] += 0  # publish zero, because a missing series means "unknown"
 
     def take(self, nvml: Nvml) -> None:
         """Count new events; never waits."""
         if self._set is None:
             return
-        # A time-out means no more events. A lost GPU is detected by its other readings.
+        # A time-out means that no event is left. Other readings detect a lost GPU.
         with suppress(pynvml.NVMLError):
             for _ in range(_MOST_EVENTS):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
@@ -71,11 +71,11 @@ class Xids:
                     self._events[(label,)] += 1
 
     def counts(self) -> Found:
-        """Return the number of XIDs by GPU, and by GPU and XID. A watched GPU without XIDs has the number 0."""
+        """Return the number of XIDs by GPU, and by GPU and XID. A watched GPU without XIDs counts 0."""
         return {EVENTS: {**self._events}, XIDS: {**self._counts}}
 
     def close(self, nvml: Nvml) -> None:
-        """Release the events, before NVML is shut down."""
+        """Release the events. Call this method before NVML is shut down."""
         with suppress(pynvml.NVMLError):
             if self._set is not None:
                 nvml.nvmlEventSetFree(self._set)

@@ -1,4 +1,4 @@
-"""Negative controls: small work that is the same in every image, done after each run of a canary.
+"""Controls: small work that is the same in every image, done after each run of a canary.
 
 If a canary and its control slow down together, the cause is the host (clock, heat, other processes); if only the
 canary slows down, the cause is in the image. A control is one function in ``cpu.py`` or ``cuda.py``, its line in the
@@ -45,6 +45,6 @@ def available_controls(device: str) -> tuple[dict[str, Control], str]:
 
 
 def python_and_libc() -> str:
-    """Return the versions of Python and libc, on which the controls depend if Python does their work."""
+    """Return the versions of Python and libc. The controls depend on these versions if Python does their work."""
     libc = "-".join(platform.libc_ver()).strip("-") or "unknown libc"
     return f"{platform.python_implementation()} {platform.python_version()}, {libc}"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 Seconds: TypeAlias = Callable[[], float]
-"""Function that does the work and returns the seconds of one execution."""
+"""Function that does the control's work and returns the seconds of one execution."""
 
 Control: TypeAlias = Callable[[], AbstractContextManager[Seconds]]
 """Function that makes a context manager with the control's resources. One thread enters, uses and leaves it."""

@@ -1,4 +1,4 @@
-"""Controls of the host's CPU: arithmetic, memory, the kernel's file path, and the delay until a thread is woken.
+"""Controls of the host's CPU: arithmetic, memory, the kernel's file path, and the delay in waking a thread.
 
 The controls are machine code (``machine_code.py``) and use nothing of the image. They still run in the image's
 process: they share its allowed CPUs, its cgroup, and its cache and memory traffic.
@@ -29,13 +29,13 @@ from infercanary.probe.targets.controls.machine_code import Code, MachineCode, i
 # canary's run.
 _SPINS, _SPIN_CHAINS = 100_000, 16
 _PYTHON_SPINS = 10_000
-# Larger than a core's private caches, and smaller than the shared last-level cache of most servers.
+# Larger than a core's private caches, and smaller than most servers' shared last-level cache.
 _COPY_BYTES = 8 << 20
 _FILE_BYTES, _FILE_TIMES = 1 << 20, 2
 _WAKES, _MESSAGE_BYTES = 64, 8
 _FOREVER = 1 << 62
 _STOP_SECONDS = 1.0
-# x = x·1 + 3 in whole numbers is exact, so the result shows the number of repetitions.
+# With whole numbers, x = x·1 + 3 is exact, so the result shows the number of repetitions.
 _FACTOR, _SUMMAND = 1.0, 3.0
 
 
@@ -57,7 +57,7 @@ def cpu_controls(code: Code) -> dict[str, Control]:
 
 
 def _timed(call: Callable[[], object]) -> Seconds:
-    """Time a call by Python's clock; the time includes waiting for the GIL."""
+    """Time a call by Python's clock. The time includes waiting for the GIL."""
 
     def seconds() -> float:
         begin = perf_counter()
@@ -69,7 +69,7 @@ def _timed(call: Callable[[], object]) -> Seconds:
 
 @contextmanager
 def _spin(code: Code) -> Iterator[Seconds]:
-    """Multiply and add in 8 independent chains of pairs; more chains would not be faster."""
+    """Multiply and add in 8 independent chains of pairs, because more chains would not be faster."""
     if code is None:
         yield _timed(_spin_in_python)
         return
@@ -86,7 +86,9 @@ def _spin_in_python() -> None:
 
 @contextmanager
 def _copy(code: Code) -> Iterator[Seconds]:
-    """Copy with instructions that every CPU has; libc's ``memcpy`` depends on the CPU and on libc's version."""
+    """Copy memory with instructions that every CPU has, because libc's ``memcpy`` depends on the CPU and on libc's
+    version.
+    """
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         arguments = _address(target), _address(source), _COPY_BYTES
         yield code.timed("copy", *arguments) if code else _timed(partial(ctypes.memmove, *arguments))
@@ -94,7 +96,7 @@ def _copy(code: Code) -> Iterator[Seconds]:
 
 @contextmanager
 def _file(code: Code) -> Iterator[Seconds]:
-    """Write and read a file in memory: the kernel's path to its page cache and back, without a disk."""
+    """Write and read a file in memory. This work tests the kernel's path to its page cache and back, without a disk."""
     with (
         _memory(_FILE_BYTES) as source,
         _memory(_FILE_BYTES) as target,
@@ -120,7 +122,9 @@ def _file(code: Code) -> Iterator[Seconds]:
 
 @contextmanager
 def _wake(code: Code) -> Iterator[Seconds]:
-    """Let two threads wake each other in turn, each blocked in ``read`` on its own pipe; machine code needs no GIL."""
+    """Let two threads wake each other in turn. Each thread blocks in ``read`` on its own pipe; machine code needs no
+    GIL.
+    """
     if code is None:
         with _echoing(_echo_in_python) as pipes:
             yield _timed(partial(_ask_in_python, pipes))
@@ -130,7 +134,7 @@ def _wake(code: Code) -> Iterator[Seconds]:
     here, there = ctypes.addressof(message), ctypes.addressof(echoed)
 
     def echo(pipes: Pipes) -> None:
-        # The loop ends at a short message, which is an unexpected result.
+        # A short message ends the loop, because it is an unexpected result.
         table = int64s(
             _FOREVER,
             *(read, pipes.ask_out, there, size, 0, size),
@@ -159,7 +163,7 @@ def _ask_in_python(pipes: Pipes) -> None:
 
 
 class Calls:
-    """A pair of system calls, made ``times`` times.
+    """A pair of system calls, repeated ``times`` times.
 
     Args:
         code: Machine code with the routine that makes the calls.
@@ -182,7 +186,7 @@ class Calls:
 
 
 class Pipes(NamedTuple):
-    """File descriptors of both ends of two pipes."""
+    """File descriptors of the ends of two pipes."""
 
     ask_out: int
     ask_in: int
@@ -192,7 +196,7 @@ class Pipes(NamedTuple):
 
 @contextmanager
 def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
-    """Make pipes, and a thread that answers on them.
+    """Make two pipes, and a thread that answers on them.
 
     A short message ends the thread. Closing the pipe would not be enough: a forked child may still have that end
     open.
@@ -206,9 +210,7 @@ def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
         if thread.ident is not None:
             os.write(pipes.ask_in, b"\0")
             thread.join(_STOP_SECONDS)
-        if (
-            not thread.is_alive()
-        ):  # otherwise, the thread could read from another file with the same descriptor
+        if not thread.is_alive():  # otherwise the thread could read from a new file with the same descriptor
             for descriptor in pipes:
                 os.close(descriptor)
 
@@ -222,10 +224,11 @@ def _memory(size: int) -> Iterator[mmap.mmap]:
     """
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with buffer:
-        with suppress(OSError):  # a kernel without huge pages raises
+        with suppress(OSError):  # raises on a kernel without huge pages
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
         piece = bytes(range(1, 252)) * 256  # 251 is prime, so no two pages are equal
-        while left := size - buffer.tell():  # write in pieces, to need no second buffer of this size
+        # write in pieces, because a second buffer of this size would need more memory
+        while left := size - buffer.tell():
             buffer.write(piece[:left])
         yield buffer
 

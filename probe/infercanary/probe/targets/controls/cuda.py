@@ -1,4 +1,4 @@
-"""Controls of one GPU, using only the driver API: arithmetic, memory, transfers between host and device, launches.
+"""Controls of one GPU through the driver API only: arithmetic, memory, transfers between host and device, launches.
 
 Kernels are PTX, which the driver compiles when it loads them. They are launched on a stream of the lowest priority,
 in the context that the server's frameworks use; this context is the thread's current context only during a call.
@@ -26,7 +26,7 @@ _BLOCK = 256
 # 8 blocks of 256 threads: the largest number of threads that a multiprocessor holds. A multiprocessor has 128 lanes
 # (64 on some GPUs), so the kernel takes 0.1 to 0.3 ms.
 _FMA_BLOCKS, _FMA_CHAINS, _FMA_UNROLL, _FMA_ROUNDS = 8, 8, 8, 256
-_COPY_BYTES = 64 << 20  # source and copy together exceed every L2 cache so far (B200: 126 MB)
+_COPY_BYTES = 64 << 20  # source and copy together are larger than every present L2 cache (B200: 126 MB)
 _TRANSFER_BYTES = 4 << 20
 _WORD = 4
 
@@ -37,9 +37,9 @@ _BATCH_SECONDS = 100e-6
 _MAX_BATCH = 1024
 _WARM_UPS, _TRIES = 5, 3
 
-# The kernel uses registers only, so it depends only on the SM clock and on other work on the SMs. A matrix product
-# would also depend on shared memory, on the L2 cache and on its tuning for this GPU. With a = b = 1 all sums are
-# whole numbers and exact; a and b are arguments, so that the compiler cannot compute the result in advance.
+# The kernel uses only registers, so its time depends only on the SM clock and on other work on the SMs. A matrix
+# product would also depend on shared memory, on the L2 cache and on its tuning for this GPU. With a = b = 1, all sums
+# are whole numbers and exact. a and b are arguments, so that the compiler cannot compute the result in advance.
 _FMA = f"""
 .visible .entry fma(.param .u64 out, .param .u32 rounds, .param .f32 a, .param .f32 b)
 {{
@@ -140,7 +140,7 @@ def _batches(
     code: Code,
     prepare: Callable[[Device, Code], Enqueue],
 ) -> Iterator[Seconds]:
-    """Open a GPU, let ``prepare`` allocate its memory, and yield a function that times batches of its work."""
+    """Open a GPU, let ``prepare`` allocate memory, and yield a function that times batches of the prepared work."""
     device = Device(ordinal)
     try:
         with device.current():
@@ -181,7 +181,7 @@ def _copy(device: Device, code: Code) -> Enqueue:
 
 
 def _transfer(device: Device, code: Code) -> Enqueue:
-    """Copy from pinned memory to the device and back, to measure the bus and the copy engines."""
+    """Copy from pinned memory to the device and back. The time depends on the bus and the copy engines."""
     there = device.allocate(_TRANSFER_BYTES)
     here, back = device.pinned(_TRANSFER_BYTES), device.pinned(_TRANSFER_BYTES)
     ctypes.memmove(here, array("I", range(_TRANSFER_BYTES // _WORD)).tobytes(), _TRANSFER_BYTES)
@@ -196,12 +196,12 @@ def _transfer(device: Device, code: Code) -> Enqueue:
 
 
 def _launch(device: Device, code: Code) -> Enqueue:
-    """Launch empty kernels, to measure the rate at which the device accepts launches."""
+    """Launch empty kernels. The time depends on the rate at which the device accepts launches."""
     return _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, [])
 
 
 class _Launches:
-    """Launches a kernel many times by machine code, because a call by ctypes takes as long as the launch itself."""
+    """Launches a kernel many times by machine code, because a ctypes call takes as long as the launch itself."""
 
     def __init__(
         self,
@@ -214,9 +214,8 @@ class _Launches:
     ) -> None:
         self._driver = device.driver
         self._code = code
-        self._arguments = (
-            arguments  # kept alive, because the driver reads them by their pointers at each launch
-        )
+        # kept alive, because the driver reads these objects through pointers at each launch
+        self._arguments = arguments
         self._pointers = (c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, arguments))
         shape = (blocks, 1, 1, block, 1, 1, 0)  # the last 0: no dynamic shared memory
         self._call = (kernel, *shape, device.stream, self._pointers, None)
@@ -231,7 +230,7 @@ class _Launches:
         )
 
     def __call__(self, times: int) -> None:
-        """Launch the kernel this many times.
+        """Launch the kernel ``times`` times.
 
         Raises:
             CudaError: A launch failed; later launches are not made.

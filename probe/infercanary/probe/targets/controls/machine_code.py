@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Architecture(NamedTuple):
-    """Routines, as lines of ``bytes | assembly``, and the numbers of the system calls that they make."""
+    """Routines of one architecture as lines of ``bytes | assembly``, and the numbers of their system calls."""
 
     routines: dict[str, str]
     read: int
@@ -167,11 +167,11 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
 
 class Refused(Exception):
-    """Machine code cannot run: no routines exist for this CPU, or the container forbids them."""
+    """Machine code cannot run: this CPU has no routines, or the container forbids machine code."""
 
 
 class MachineCode:
-    """The routines of one architecture, in an executable page.
+    """The routines of one architecture in an executable page.
 
     Args:
         architecture: Architecture of this machine.
@@ -202,7 +202,8 @@ class MachineCode:
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
-        """Return a reusable callable that runs a routine, and reads the clock immediately before and after it.
+        """Return a reusable callable that runs a routine, and reads the clock right before and right after the
+        routine.
 
         Args:
             routine: Key in the architecture's ``routines``.
@@ -216,7 +217,7 @@ Code: TypeAlias = MachineCode | None
 
 
 class TimedCall:
-    """Calls a routine and returns its seconds; both clock readings are made with the GIL released.
+    """Calls a routine and returns its seconds. Both clock readings happen with the GIL released.
 
     Args:
         timed: Routine that reads the clock before and after it calls another routine.
@@ -238,7 +239,8 @@ class TimedCall:
 
 @cache
 def mapped_code() -> MachineCode:
-    """Map this machine's routines once, until the process ends, because a thread may still run them.
+    """Map this machine's routines once. The mapping stays until the process ends, because a thread may still run
+    them.
 
     Returns:
         The same object at each call.
@@ -258,7 +260,7 @@ def mapped_code() -> MachineCode:
 
 
 def assembled(lines: str) -> bytes:
-    """Return the bytes in lines of ``bytes | assembly``; bytes are hexadecimal, before the bar."""
+    """Return the bytes in lines of ``bytes | assembly``. The bytes are hexadecimal, before the bar."""
     return bytes.fromhex("".join(line.partition("|")[0] for line in lines.splitlines()))
 
 
@@ -268,7 +270,7 @@ def int64s(*values: int) -> ctypes.Array[ctypes.c_int64]:
 
 
 def memory_file(name: str) -> int:
-    """Make a file in memory by libc, because a Python built for an old libc has no ``os.memfd_create``.
+    """Make a file in memory through libc, because a Python built for an old libc has no ``os.memfd_create``.
 
     Args:
         name: Name in ``/proc``; need not be unique.
@@ -288,7 +290,7 @@ def memory_file(name: str) -> int:
 
 
 def _executable(code: bytes) -> int:
-    """Map code and return its address; Python's mmap does not give the address of a read-only mapping."""
+    """Map code and return its address. Python's mmap cannot give the address of a read-only mapping."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

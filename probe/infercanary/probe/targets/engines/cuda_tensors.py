@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StagedTensor:
-    """A tensor in pinned host memory and on the device; both copies exist until the device is closed.
+    """A tensor in pinned host memory and on the device. Both copies exist until the device is closed.
 
     Call everything except :attr:`address`, :attr:`memory` and :meth:`numbers` inside ``with device.current()``.
     """
@@ -30,7 +30,7 @@ class StagedTensor:
             dtype: numpy's name, or ``bfloat16``.
 
         Raises:
-            CudaError: For example, memory is insufficient.
+            CudaError: The allocation failed, for example because memory is insufficient.
         """
         import numpy as np
 
@@ -43,7 +43,7 @@ class StagedTensor:
         self._pinned = device.pinned(room)
         memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
         self.memory: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
-        """Copy on the host; valid until the device is closed."""
+        """The tensor's copy on the host; valid until the device is closed."""
         self.address = self._on_device.value
 
     def upload(self) -> None:
@@ -74,7 +74,8 @@ def staged_run(
     compute: Callable[[], None],
     outputs: Sequence[StagedTensor],
 ) -> None:
-    """Make ``batch`` inferences, phase by phase: all copies to the device, all computations, all copies back.
+    """Make ``batch`` inferences phase by phase: first all copies to the device, then all computations, then all
+    copies back.
 
     Args:
         phase: Marks the phases.

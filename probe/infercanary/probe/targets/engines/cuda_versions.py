@@ -31,7 +31,7 @@ CHECK_DRIVER = "check the driver, and whether the container was started with the
 
 
 def driver_version(file: Path = _KERNEL_MODULE) -> str:
-    """Return the version of NVIDIA's driver in the host's kernel, such as ``535.104.05``; empty if there is none."""
+    """Return the version of NVIDIA's driver in the host's kernel, such as ``535.104.05``; empty without a driver."""
     try:
         version = re.search(r"Kernel Module[\w ]*?\s(\d+\.\d[\d.]*)", file.read_text(errors="replace"))
     except OSError:
@@ -48,7 +48,7 @@ def driver_cuda() -> str:
 
 
 def unfit_driver(engine: str, built_for: str) -> str:
-    """Explain why the driver does not run an engine, with the fix.
+    """Explain why the driver does not run an engine, and give the fix.
 
     Args:
         engine: Name and version of the engine, for the message.
@@ -83,10 +83,10 @@ def unfit_driver(engine: str, built_for: str) -> str:
 
 
 def no_cuda(asked: str, why: str, reason: str) -> NoCuda:
-    """Make the error for a target that should use CUDA, but cannot.
+    """Make the error for a target that cannot use CUDA although its settings ask for CUDA.
 
     Args:
-        asked: The option, such as ``device: `cuda:1```.
+        asked: Option that asks for CUDA, such as ``device: `cuda:1```.
         why: Cause and fix.
         reason: One of ``canary_metrics.CUDA_MISSING_REASONS``.
     """
@@ -113,7 +113,7 @@ def open_gpu(asked: str, ordinal: int, engine: str, built_for: str) -> Device:
 
 
 def wheel_cuda(name: str, version: str) -> str:
-    """Return the CUDA version of an installed wheel, by its name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
+    """Return the CUDA version of an installed wheel from its name: ``tensorrt_cu12`` is for 12.0; empty if unknown."""
     for major in range(11, 20):
         with suppress(metadata.PackageNotFoundError):
             if metadata.version(f"{name}-cu{major}").startswith(version):
@@ -122,7 +122,7 @@ def wheel_cuda(name: str, version: str) -> str:
 
 
 def _start_fault() -> int:
-    """Return CUDA's error code if the driver does not start; 0 if it starts, or if there is no driver."""
+    """Return CUDA's error code if the driver does not start; otherwise 0, also without a driver."""
     try:
         load_driver().call("cuInit", 0)
     except CudaError as error:

@@ -1,4 +1,4 @@
-"""Digests of model files; of large files, only a sample is digested."""
+"""Digests of model files. For large files, only a sample is digested."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 WHOLE_BYTES = 2 << 30
-"""Size above which only a sample is digested: SHA-256 of 2 GiB takes 2 to 6 s on one core."""
+"""Above this size, only a sample is digested: SHA-256 of 2 GiB takes 2 to 6 s on one core."""
 PIECES = 4096
 PIECE = 64 << 10
 """Size of a piece: bytes of a file, or elements of a tensor."""
 
-_DIGITS = 16  # 64 bits: two models of a service do not collide by chance, and no attack is expected
+# 64 bits are enough: two models of a service do not collide by chance, and no attack is expected
+_DIGITS = 16
 _BLOCK = 1 << 20
 # Start of an entry of TensorProto.external_data: the key `location`, and the length of the path. The length is a varint
 # of one or two bytes: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
@@ -23,7 +24,7 @@ _LOCATION_BYTES = 13
 
 
 def of_files(paths: Sequence[Path], whole: int = WHOLE_BYTES) -> str:
-    """Digest files as one model; file names do not change the digest.
+    """Digest files as one model. File names do not affect the digest.
 
     Args:
         paths: Files, always in the same order for the same model.
@@ -53,7 +54,8 @@ def name_digest(kind: str, hexadecimal: str, is_whole: bool) -> str:
 
 
 def piece_begins(size: int, pieces: int) -> Iterator[int]:
-    """Yield the offsets of the pieces to digest: all pieces, or ``pieces`` evenly spaced pieces if there are more.
+    """Yield the offsets of the pieces to digest: of all pieces, or of ``pieces`` evenly spaced pieces if there are
+    more.
 
     The last of the evenly spaced pieces is at the end of the data.
     """
@@ -65,9 +67,9 @@ def piece_begins(size: int, pieces: int) -> Iterator[int]:
 
 
 def onnx_files(path: Path) -> list[Path]:
-    """Return an ONNX model and the files with its weights, which are in its folder or below.
+    """Return an ONNX model and the files with its weights. These files are in the model's folder or below.
 
-    The model's bytes are searched, not parsed: a false match costs only a check if that file exists.
+    The function searches the model's bytes instead of parsing them. A false match costs only one check for a file.
 
     Raises:
         OSError: The model cannot be read.
@@ -76,7 +78,7 @@ def onnx_files(path: Path) -> list[Path]:
         return [path]
     names = set()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Search block by block, so that a server's threads get the interpreter in between: 256 MiB take 0.2 s.
+        # Search block by block, so that a server's threads can run in between: 256 MiB take 0.2 s.
         for begin in range(0, len(data), _BLOCK):
             for location in _LOCATION.finditer(data, begin, begin + _BLOCK + _LOCATION_BYTES - 1):
                 low, *high = location[1]

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def reported(components: Mapping[str, object]) -> dict[str, str]:
-    """Return components as texts, without empty values and without functions that raise.
+    """Return components as texts. Empty values and functions that raise are left out.
 
     Older versions of an engine lack some functions. torch also raises for some settings if the server set them through
     both old and new names.

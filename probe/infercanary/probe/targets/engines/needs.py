@@ -1,4 +1,4 @@
-"""Memory that a target is about to take on the host or on a device: inputs, outputs and model files."""
+"""Memory that a target will soon need on the host or on a device, for inputs, outputs and model files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from infercanary.probe.targets import Need, Unsized
 from infercanary.probe.targets.engines.tensors import common_size
 
-_MOST = 1 << 62  # bound for absurd shapes: the size stays a 64-bit number
+_MOST = 1 << 62  # bound for absurd shapes, so that the size stays a 64-bit number
 
 
 def on_device(needs: Iterable[Need]) -> list[Need]:
@@ -26,7 +26,7 @@ def of_input(place: str, shape: Sequence[int], dtype: str, fix: str = "give a sm
     Args:
         place: Key in the settings: ``inputs[0]``.
         shape: Dimensions of the tensor.
-        dtype: Such as ``bfloat16`` or ``int64``; a name without a number of bits, such as bool, means one byte an
+        dtype: Name such as ``bfloat16`` or ``int64``; a name without a number of bits, such as bool, means one byte an
             element.
         fix: Advice on how to need less memory.
     """
@@ -43,7 +43,7 @@ def of_output(shape: Sequence[int], dtype: str, on_device: bool = False) -> list
 
 
 def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
-    """Return the memory needs of inputs that a sweep point repeats to ``batch`` samples.
+    """Return the memory needs of the inputs of a sweep point, which are repeated to ``batch`` samples.
 
     Raises:
         Unsized: The inputs have no common first dimension, so their size cannot change.
@@ -55,7 +55,7 @@ def of_batch(tensors: Collection[Any], batch: int, samples: int) -> list[Need]:
 
 
 def of_files(place: str, paths: Iterable[Path]) -> Need:
-    """Return the memory need of loading a model's files; a missing file counts as empty."""
+    """Return the memory need of loading a model's files. A missing file counts as empty."""
     size = 0
     for path in paths:
         with suppress(OSError):

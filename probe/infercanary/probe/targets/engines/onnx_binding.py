@@ -1,4 +1,4 @@
-"""Inputs and outputs of a session, bound to host memory, or to a GPU's memory with a copy in pinned host memory."""
+"""Inputs and outputs of a session, bound to host memory, or to GPU memory with a copy in pinned host memory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DTYPES = {f"tensor({name})": name for name in STORAGE} | {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
 }
-_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16, because numpy has no bfloat16
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16; numpy has no bfloat16
 
 
 def slots(session: Any) -> list[Slot]:
-    """Return a session's inputs as the model declares them; an input without dimensions may have any shape."""
+    """Return a session's inputs as the model declares them. An input without dimensions may have any shape."""
     for argument in session.get_inputs():
         if argument.type not in _DTYPES:
             raise UsageError(
                 f"inputs: the model's input `{argument.name}` is a {argument.type}, for which no values can be "
                 "drawn; use a model with tensors of numbers"
             )
-    # ONNX Runtime reports no dimensions both for an unknown rank and for a single number.
+    # ONNX Runtime reports no dimensions in two cases: for an unknown rank, and for a single number.
     return [
         Slot(each.name, tuple(each.shape) or None, _DTYPES[each.type], None if each.shape else ())
         for each in session.get_inputs()
@@ -43,7 +43,7 @@ class HostBinding:
     """Binds inputs to the arrays that hold them; ONNX Runtime allocates the outputs."""
 
     def __init__(self, session: Any, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Bind the memory of the arrays.
+        """Bind the inputs to the memory of the arrays.
 
         Args:
             session: The ``onnxruntime.InferenceSession``.
@@ -79,7 +79,7 @@ class DeviceBinding:
         seed: int,
         ask_for_memory: Callable[[Sequence[Need]], None],
     ) -> None:
-        """Draw the inputs and bind them; a first run gives the sizes of the outputs.
+        """Draw the inputs and bind them. A first run finds the sizes of the outputs.
 
         Args:
             ort: The module ``onnxruntime``.
@@ -121,7 +121,8 @@ class DeviceBinding:
                 self.outputs.append(tensor)
             self.clock = gpu.clock(is_inside=False)
         self._run_options = ort.RunOptions()
-        # The clock waits for the last event on this stream. A second wait in ONNX Runtime would count as `compute`.
+        # The clock already waits for the last event on this stream. A second wait in ONNX Runtime would count as
+        # `compute`.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def run(self, phase: Phase) -> None:
@@ -143,7 +144,7 @@ def _element_type(dtype: str) -> Any:
 
 
 def _numbers(value: Any) -> NDArray[Any] | None:
-    """Return an output in host memory; None if it is not a tensor of numbers."""
+    """Return an output in host memory; None if the output is not a tensor of numbers."""
     import numpy as np
 
     if not value.is_tensor() or value.data_type() not in _DTYPES:

@@ -1,4 +1,4 @@
-"""Profiles repeats with ONNX Runtime's own profiler: nodes by operator type and provider.
+"""Profiles repeats with ONNX Runtime's own profiler, which reports nodes by operator type and provider.
 
 The profiler is on for the whole life of a session, and slows all its runs. So a second session of the same file, with
 the same options, is profiled and then closed.
@@ -22,7 +22,7 @@ from infercanary.probe.targets.engines.onnx_providers import short_name
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes, shapes_text
 from infercanary.probe.targets.failures import Unprofiled
 
-_WARM_UPS = 3  # the session is new: its arena grows in the first run
+_WARM_UPS = 3  # warm-up runs: the session is new, and its arena grows in the first run
 _FOLDERS = (None, "/dev/shm")  # the default folder; a folder that stays writable with a read-only root  # noqa: S108
 _SHARED_MEMORY_BYTES = 32 << 20
 
@@ -48,7 +48,7 @@ class _Arguments(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """One event of the profile; times in microseconds."""
+    """One event of the profile. Times are in microseconds."""
 
     name: str = ""
     cat: str = ""
@@ -63,7 +63,7 @@ def profile_repeats(
     repeats: int,
     trace: Path | None,
 ) -> Profile:
-    """Profile repeats of a separate session, after warm-up runs that are not counted.
+    """Profile repeats of a separate session, after uncounted warm-up runs.
 
     Args:
         load: Function that makes the session; its argument is the prefix of the profile's path.
@@ -115,7 +115,8 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
     for repeat, run in enumerate(runs, -warm_ups):
         for node in nodes if repeat >= 0 else ():
             if run.ts <= node.ts <= run.ts + run.dur:
-                kind = normalised(node.args.op_name) or "unknown"  # providers number their subgraphs
+                # remove the numbers that providers give to their subgraphs
+                kind = normalised(node.args.op_name) or "unknown"
                 tensors = [tensor for shape in node.args.input_type_shape for tensor in shape.items()]
                 shapes = shapes_text([shape for _, shape in tensors], [dtype for dtype, _ in tensors])
                 operator = Operator(kind, short_name(node.args.provider) or "unknown", shapes)
@@ -125,7 +126,7 @@ def read_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: fl
 
 
 def _work(node: _Arguments) -> tuple[float, float]:
-    """Return floating-point operations and bytes of one call; NaN if unknown, as for quantized operators."""
+    """Return the floating-point operations and bytes of one call; NaN if unknown, as for quantized operators."""
     size = float(node.activation_size) + float(node.parameter_size) + float(node.output_size)
     if node.op_name in _EACH:
         return 0.0, size
@@ -137,7 +138,7 @@ def _work(node: _Arguments) -> tuple[float, float]:
     )
     is_packed = len(inputs) == 1  # constant weights of a matrix product have no shape
     if not outputs or not inputs or (is_packed and "Conv" in node.op_name):
-        return math.nan, math.nan  # such as a version that reports no shapes of outputs
+        return math.nan, math.nan  # for example, this version reports no shapes of outputs
     left, output = inputs[0], outputs[0]
     if is_packed:
         size += float(node.activation_size) * math.prod(output[-1:]) / max(1, math.prod(left[:-1]))

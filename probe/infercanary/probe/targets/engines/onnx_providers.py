@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: names in settings, and reasons why a provider or a model does not load."""
+"""ONNX Runtime's execution providers: their names in settings, and reasons why a provider or a model does not load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def full_names(providers: object) -> list[str]:
 
 
 def short_name(provider: str) -> str:
-    """Return a provider's short name in settings; ONNX Runtime's name if there is no short name."""
+    """Return a provider's short name in settings; without a short name, ONNX Runtime's name."""
     return next((name for name, full in SHORT.items() if full == provider), provider)
 
 
@@ -53,7 +53,7 @@ def read_provider_options(providers: Sequence[str], given: object) -> dict[str, 
 
 
 def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the only GPU in the provider options; 0 if they name no GPU."""
+    """Return the only GPU in the provider options; 0 if the options name no GPU."""
     ids = {options[name]["device_id"] for name in ON_CUDA if "device_id" in options.get(name, {})} or {"0"}
     if len(ids) > 1:
         raise UsageError("provider_options: `device_id` differs between the providers; give one GPU")
@@ -64,7 +64,7 @@ def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def read_texts(place: str, options: object) -> dict[str, str]:
-    """Convert a mapping of plain values to texts, in ONNX Runtime's format: true is 1."""
+    """Convert a mapping of plain values to texts in ONNX Runtime's format (true becomes 1)."""
     values = convert({} if options is None else options, dict[str, bool | int | float | str], place)
     return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in values.items()}
 
@@ -87,7 +87,7 @@ def library_fault(onnxruntime: Any, provider: str) -> str:
 
 
 def why_not(error: Exception, path: str, version: str) -> str:
-    """Explain why ONNX Runtime does not load a model, with the fix.
+    """Explain why ONNX Runtime does not load a model, and give the fix.
 
     Args:
         error: Error from ONNX Runtime; file names and signatures in its message are left out.

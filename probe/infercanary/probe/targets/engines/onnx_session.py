@@ -26,7 +26,7 @@ from infercanary.probe.targets.libraries import is_installed, misfit
 
 
 class OnnxSession:
-    """Loads and closes a model. On CUDA the session has a device and runs on the device's stream."""
+    """Loads and closes a model. On CUDA, the session has a device and runs on the device's stream."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class OnnxSession:
         provider_options: Mapping[str, Mapping[str, str]],
         cpu_fallback: bool,
     ) -> None:
-        """Keep the options; nothing is loaded yet.
+        """Keep the options, but load nothing yet.
 
         Args:
             path: File of the model.
@@ -48,7 +48,7 @@ class OnnxSession:
         """
         self.ordinal = device_id(provider_options)
         self.gpu: Device | None = None
-        """Device of the session; None on the CPU, and while the session is closed."""
+        """Device of the session; None on the CPU and while the session is closed."""
         self.session: Any = None
         """The ``onnxruntime.InferenceSession``; None while closed."""
         self.cuda_missing = ""
@@ -79,7 +79,8 @@ class OnnxSession:
         try:
             self._load(providers)
         except UsageError:
-            # If a provider's library does not load, ONNX Runtime raises for some providers and leaves out others.
+            # If a provider's library does not load, ONNX Runtime raises an error for some providers and silently
+            # drops others.
             faulty = [provider for provider in providers if library_fault(ort, provider)]
             if not faulty:
                 raise
@@ -90,11 +91,11 @@ class OnnxSession:
         if faulty:
             fit = [provider for provider in providers if provider not in faulty]
             if self.gpu is not None and not any(provider in ON_CUDA for provider in fit):
-                self.gpu.close()  # this also releases the session
+                self.gpu.close()  # the error's frames also hold the session
                 self.gpu = None
             self._load(fit)
         if self.gpu is not None:
-            self.cuda_missing = ""  # CUDA alone is enough if only TensorRT is missing
+            self.cuda_missing = ""  # without TensorRT, CUDA alone is enough
         nodes = self.nodes()
         if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
             where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
@@ -110,7 +111,9 @@ class OnnxSession:
                 )
 
     def load_again(self, options: Any) -> Any:
-        """Load the model a second time, with other ``onnxruntime.SessionOptions``. Not for a session on CUDA."""
+        """Load the model a second time, with other ``onnxruntime.SessionOptions``. Not possible for a session on
+        CUDA.
+        """
         return self._make_session(self.session.get_providers(), options)
 
     def close(self) -> None:
@@ -120,7 +123,7 @@ class OnnxSession:
         self._drop()
 
     def nodes(self) -> Counter[str]:
-        """Count the model's nodes by provider; empty if this version does not report the providers."""
+        """Return the number of the model's nodes by provider; empty if this version does not report the providers."""
         return Counter(provider for provider, _ in self._placed())
 
     def operators_on_cpu(self) -> str:
@@ -135,14 +138,16 @@ class OnnxSession:
         return ", ".join(f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(counts.items()))
 
     def first_used(self) -> str:
-        """Return the first provider that runs nodes; the first provider if the nodes are unknown."""
+        """Return the first requested provider that runs nodes; if the nodes are unknown, the first requested
+        provider.
+        """
         nodes = self.nodes()
         registered: list[str] = self.session.get_providers()
         return next((provider for provider in registered if nodes[provider]), registered[0])
 
     def _placed(self) -> list[tuple[str, str]]:
-        """List the provider and the operator of each node."""
-        with suppress(Exception):  # ONNX Runtime reports this from 1.24 on
+        """Return the provider and the operator of each node."""
+        with suppress(Exception):  # ONNX Runtime reports this from version 1.24 on
             parts = self.session.get_provider_graph_assignment_info()
             return [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
         return []
@@ -158,7 +163,7 @@ class OnnxSession:
         if provider not in ON_CUDA or any(name in available for name in ON_CUDA):
             reason, fix = "provider_missing", "install a build with this provider"
         elif is_installed("onnxruntime-gpu"):
-            # Both wheels write to one folder: the wheel that was installed last overwrites the other.
+            # Both wheels write to the same folder: the later installation overwrites the earlier.
             reason = "provider_missing"
             fix = "another wheel overwrote onnxruntime-gpu: uninstall both wheels, then install onnxruntime-gpu again"
         has = ", ".join(available)
@@ -169,7 +174,7 @@ class OnnxSession:
         return False
 
     def _open_gpu(self, provider: str | None) -> bool:
-        """Open the device of the first CUDA provider, if any; return False if the device cannot be opened."""
+        """Open the device of the first CUDA provider, if any. Return False if the device cannot be opened."""
         if provider is None:
             return True
         built_for = str(getattr(self._ort, "cuda_version", "") or "")
@@ -189,7 +194,7 @@ class OnnxSession:
         return True
 
     def _why_not_started(self, provider: str) -> tuple[str, str]:
-        """Return reason and explanation for a provider that this build has but the session lacks."""
+        """Return the reason, with an explanation, why the session lacks a provider that this build has."""
         cuda = getattr(self._ort, "cuda_version", "") if provider in ON_CUDA else ""
         fix = f"install the libraries that it was built for{f' (CUDA {cuda})' if cuda else ''}"
         reason, words = "provider_missing", "the log above says why"
@@ -201,7 +206,7 @@ class OnnxSession:
         return reason, f"ONNX Runtime cannot start {provider}: {words}; {fix}"
 
     def _miss(self, provider: str, reason: str, why: str) -> None:
-        """Raise an error for a missing provider; with ``cpu_fallback``, only keep the reason."""
+        """Raise an error for a missing provider. With ``cpu_fallback``, only keep the reason."""
         if provider in ON_CUDA:
             self.cuda_missing = reason
         if self._cpu_fallback:
@@ -212,7 +217,6 @@ class OnnxSession:
         raise UsageError(f"{asked} was asked for, but {why}")
 
     def _load(self, providers: Sequence[str]) -> None:
-        """Load the model and replace the current session."""
         with self.gpu.current() if self.gpu is not None else nullcontext():
             self.session = None
             try:
@@ -222,7 +226,7 @@ class OnnxSession:
                 raise UsageError(f"model: `{self._path}` {why}") from None
 
     def _make_session(self, providers: Sequence[str], options: Any) -> Any:
-        """Make a session without ONNX Runtime's own fallback, which prints on standard output."""
+        """Make a session without ONNX Runtime's own fallback, which prints to standard output."""
         return self._ort.InferenceSession(
             self._path,
             sess_options=options,

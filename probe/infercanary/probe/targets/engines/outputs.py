@@ -1,6 +1,6 @@
 """Numbers in the result of a model or function: torch tensors, NumPy arrays and plain numbers in nested containers.
 
-This module imports neither torch nor NumPy: if a result has objects of a library, that library is already imported.
+This module imports neither torch nor NumPy. If a result contains a library's objects, the library is already imported.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 
 from infercanary.probe.targets.engines.tensors import MAX_VALUES
 
-_PIECE = 1 << 18  # elements checked at a time; checking all at once would double the memory
-_MOST_STEPS = 1 << 17  # limit for a result that contains itself; these steps take about 0.1 s
+_PIECE = 1 << 18  # number of elements checked at a time; checking all at once would double the memory
+# maximum number of steps, for a result that contains itself; these steps take about 0.1 s
+_MOST_STEPS = 1 << 17
 _END = object()
 
 
 def pending(result: Any) -> str:
-    """Return the type of a result that is not computed yet, such as a coroutine; empty if it is computed."""
+    """Return the type of a result that is not computed yet, such as a coroutine; empty for a computed result."""
     is_pending = isinstance(result, (Iterator, AsyncIterator, Awaitable))
     return f"a `{type(result).__name__}`" if is_pending else ""
 
 
 def values(result: Any) -> list[float]:
-    """Return at most 1,024 numbers of a result, from evenly spaced positions; the last is NaN if any is not finite.
+    """Return at most 1,024 evenly spaced numbers of a result. The last number is NaN if the result contains NaN or
+    infinity.
 
     Args:
         result: Tensors, arrays and real numbers in any nesting of mappings, lists, tuples and dataclasses. A complex
@@ -68,13 +70,13 @@ def leaves(result: Any) -> Iterator[Any]:
 
 
 def _class(module: str, name: str) -> Any:
-    """Return a tuple with a class, for ``isinstance``; empty if its module is not imported."""
+    """Return a tuple with a class for ``isinstance``. The tuple is empty if the module is not imported."""
     found = getattr(sys.modules.get(module), name, None)
     return (found,) if isinstance(found, type) else ()
 
 
 def _inner(value: Any) -> Iterable[Any]:
-    """Return the values in a container; nothing if the value is not a container."""
+    """Return the values in a container; empty if the value is not a container."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, (tuple, list)):
@@ -85,7 +87,7 @@ def _inner(value: Any) -> Iterable[Any]:
 
 
 def _flat(leaf: Any) -> Any:
-    """Return a leaf as real numbers in one dimension: a tensor, an array or a list; None for text or objects."""
+    """Return a tensor, an array or a number as real numbers in one dimension; None for text or objects."""
     if isinstance(leaf, (int, float)):
         return [float(leaf)]
     if isinstance(leaf, _class("torch", "Tensor")):

@@ -1,4 +1,4 @@
-"""Makes a profile from the operator times that an engine's profiler reports."""
+"""Makes a profile from operator times that an engine's profiler reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from infercanary.contract.profile import MAX_ROWS, OK, Profile, ProfileRow, bounded, normalised
 
-_SHAPES = 3  # number of inputs whose shapes are shown
+_SHAPES = 3  # maximum number of inputs whose shapes are in a row
 
 
 class Operator(NamedTuple):
@@ -21,7 +21,7 @@ class Operator(NamedTuple):
 
 
 class _Row:
-    """Sums for one operator: calls and, for each repeat, seconds of one inference."""
+    """Sums for one operator: its calls, and the seconds of one inference in each repeat."""
 
     def __init__(self, order: int, repeats: int) -> None:
         self.order = order
@@ -44,7 +44,7 @@ class OperatorTimes:
         self._rows: dict[Operator, _Row] = {}
 
     def add(self, repeat: int, operator: Operator, name: str, seconds: float, calls: float = 1.0) -> None:
-        """Add time of an operator. Rows keep the order of first calls.
+        """Add time to an operator. Rows are in the order of the first calls.
 
         Args:
             repeat: Number of the repeat, starting at 0.
@@ -59,14 +59,14 @@ class OperatorTimes:
         row.calls += calls / self._inferences / self._repeats
 
     def add_work(self, operator: Operator, flops: float, size: float, launches: float) -> None:
-        """Add the work of one call of an operator whose time was added; NaN if unknown."""
+        """Add the work of one call to an operator that already has time; NaN if the work is unknown."""
         row, number = self._rows[operator], self._repeats * self._inferences
         row.work = [
             before + more / number for before, more in zip(row.work, (flops, size, launches), strict=True)
         ]
 
     def profile(self, walls: Sequence[float], engine: str, taken_at: float, state: str = OK) -> Profile:
-        """Make the profile: a row for each of the longest operators, and the sum of the other operators.
+        """Make the profile: a row for each of the longest operators, and the sum of all other operators.
 
         Args:
             walls: Wall seconds of each repeat.
@@ -124,5 +124,7 @@ def shapes_text(shapes: Sequence[Sequence[object]], dtypes: Sequence[str]) -> st
 
 
 def _rounded(values: Iterable[float]) -> tuple[float, ...]:
-    """Round to four significant digits: profilers are not more precise, and profiles are written often."""
+    """Round to four significant digits, because profilers are not more precise, and short numbers keep profiles
+    small.
+    """
     return tuple(float(f"{value:.4g}") for value in values)

@@ -1,4 +1,4 @@
-"""Engine files of TensorRT: the version that built a file, and reasons why a file does not load."""
+"""Engine files of TensorRT: the version that built a file, and the reasons why a file does not load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def built_by(plan: bytes) -> str | None:
 def complaints_log(trt: Any) -> Any:
     """Make a logger for TensorRT that keeps the last errors in ``complaints`` and logs warnings.
 
-    One logger serves the whole process: TensorRT keeps writing to its first logger, even after all objects that were
+    The whole process uses one logger: TensorRT keeps writing to its first logger, even after all objects that were
     made with that logger are gone (https://github.com/NVIDIA/TensorRT/issues/1475).
 
     Args:
@@ -45,7 +45,7 @@ def complaints_log(trt: Any) -> Any:
 
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # required by TensorRT's documentation
+            trt.ILogger.__init__(self)  # TensorRT's documentation requires this call
             self.complaints: deque[str] = deque(maxlen=_COMPLAINTS)
 
         def log(self, severity: Any, msg: str) -> None:
@@ -60,12 +60,12 @@ def complaints_log(trt: Any) -> Any:
 
 
 def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
-    """Explain why an engine does not load, with the fix.
+    """Explain why an engine does not load, and give the fix.
 
     An engine fits one version of TensorRT and one type of GPU.
 
     Args:
-        said: Messages that TensorRT logged; `expecting` precedes the value of this machine.
+        said: Messages that TensorRT logged. The word `expecting` precedes the value of this machine.
         built: Version that built the engine; None if the file does not contain it.
         runtime: Version that is installed.
 
@@ -78,7 +78,7 @@ def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
         return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}", False
     if "incompatible device" in said:
         return f"was built for another GPU than this; {fix}", False
-    # Compare only common parts: older versions leave out the build number.
+    # Compare only the common parts, because older versions leave out the build number.
     is_other = built is not None and any(map(str.__ne__, built.split("."), runtime.split(".")))
     if is_other:
         return f"was built by TensorRT {built}; this is {runtime}; {fix}", True

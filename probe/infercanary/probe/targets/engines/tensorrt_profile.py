@@ -1,4 +1,4 @@
-"""Profiles repeats with TensorRT's own profiler: layers by name, in device time."""
+"""Profiles repeats with TensorRT's own profiler, which reports layers by name with their device time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from infercanary.contract.profile import Profile
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 from infercanary.probe.timing import Clock, Phase, inferences
 
-_WARM_UPS = 3  # the context is new
+_WARM_UPS = 3  # warm-up repeats, because the context is new
 
 
 def profile_repeats(
     trt: Any, context: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str
 ) -> Profile:
-    """Profile repeats, after warm-up repeats that are not counted.
+    """Profile repeats, after uncounted warm-up repeats.
 
     Args:
         trt: The module ``tensorrt``.
-        context: Execution context that is used for nothing else: with a profiler, each enqueue waits for its layers.
+        context: Separate execution context: with a profiler, each enqueue waits for its layers.
         clock: Times a repeat.
         run: Makes the inferences of one repeat in that context.
         repeats: At least 1.
@@ -43,7 +43,7 @@ def profile_repeats(
 
 
 def _layers(trt: Any) -> Any:
-    """Make an ``IProfiler``, which TensorRT calls for each layer of each inference."""
+    """Make an ``IProfiler``. TensorRT calls it for each layer of each inference."""
 
     class Layers(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:

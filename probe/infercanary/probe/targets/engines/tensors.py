@@ -1,6 +1,6 @@
-"""Inputs and outputs in plain memory: checks against the engine's declarations, drawing by numpy, reading.
+"""Inputs and outputs in plain memory: checks against the engine's declarations, drawing with numpy, reading.
 
-numpy is imported only when needed, because the basic probe works without numpy.
+numpy is imported only where it is needed, because the basic probe works without numpy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORAGE = {name: name for name in _NAMES.split()} | {"bfloat16": "uint16"}
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
+    """One input, drawn from the seed: normal numbers for a floating dtype, else integers in ``[0, high)``.
 
     Shape and dtype are optional if the engine declares them.
     """
@@ -45,10 +45,10 @@ class Slot(NamedTuple):
 
     name: str
     shape: tuple[int | str | None, ...] | None
-    """None for any number of dimensions."""
+    """Declared shape; None for any number of dimensions."""
     dtype: str
     usual: tuple[int, ...] | None = None
-    """Shape if the settings give no shape."""
+    """Shape to use if the settings give no shape."""
 
 
 class Input(NamedTuple):
@@ -126,7 +126,7 @@ def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
 
 
 def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Draw an input's numbers in pieces, to save memory. Every version of numpy draws the same numbers.
+    """Draw an input's numbers in pieces, to save memory. All versions of numpy draw the same numbers.
 
     Args:
         wanted: Shape, dtype and range.
@@ -183,20 +183,22 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def common_size(shapes: Iterable[Sequence[int]]) -> int | None:
-    """Return the common first dimension of all shapes with dimensions; None if there is none, or if it is 0."""
+    """Return the common first dimension of all shapes with dimensions; None if they have none in common, or if it is
+    0.
+    """
     sizes = {int(shape[0]) for shape in shapes if len(shape)}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy, repeated until the first dimension is ``size``. A single number is only copied."""
+    """Return a copy that is repeated until its first dimension is ``size``. A single number is only copied."""
     import numpy as np
 
     return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return an output's memory as numbers; bfloat16 is the upper half of float32.
+    """Return an output's memory as numbers. A bfloat16 is the upper half of a float32.
 
     Args:
         memory: Memory that the engine wrote; 16-bit integers for bfloat16.
@@ -211,7 +213,7 @@ def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(numbers: Any) -> NDArray[Any]:
-    """Round to the nearest bfloat16, ties to even."""
+    """Round to the nearest bfloat16, and ties to even."""
     import numpy as np
 
     bits = np.asarray(numbers, np.float32).view(np.uint32)

@@ -1,6 +1,6 @@
-"""Functions of the PyTorch target that use torch: they load models, make inputs and read torch's settings.
+"""Functions of the PyTorch target that use torch: loading models, making inputs, and reading torch's settings.
 
-``torch`` is an argument: this module does not import torch.
+The functions receive ``torch`` as an argument, because this module does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infercanary.probe.targets.engines.tensors import TensorSpec, pieces
 from infercanary.probe.targets.registry import factory_at
 
 AutocastDtype = Literal["bfloat16", "float16"]
-"""Dtypes for ``torch.autocast``, the same on CPU and CUDA."""
+"""Dtypes for ``torch.autocast``, on CPU and CUDA."""
 
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
@@ -62,7 +62,7 @@ def load(torch: Any, source: str | Callable[..., Any], device: Any, seed: int) -
 
 
 def read_inputs(inputs: Any) -> list[Any]:
-    """Read the option ``inputs``: specifications, or tensors, or one tensor.
+    """Read the option ``inputs``: specifications, tensors, or a single tensor.
 
     Raises:
         UsageError: An entry is neither a specification with a shape nor a tensor.
@@ -77,7 +77,7 @@ def read_inputs(inputs: Any) -> list[Any]:
 
 
 def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool = False) -> Any:
-    """Draw an input: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
+    """Draw an input: normal numbers for a floating dtype, else integers in ``[0, high)``.
 
     Args:
         torch: The module.
@@ -107,15 +107,17 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
             draw = torch.randn if is_real else partial(torch.randint, 0, spec.high)
             flat[start:end].copy_(draw((end - start,), generator=generator))
     except Exception as error:
-        if is_pinned and "CUDA" in str(error):  # an error of the GPU, not of the settings
+        if is_pinned and "CUDA" in str(error):  # the error comes from the GPU, not from the settings
             raise
         raise UsageError(f"inputs[{index}]: torch cannot make the tensor: {one_line(error)}") from None
     return made
 
 
 def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
-    """Limit torch's allocator to the device memory that is left, beyond which torch raises its out-of-memory error."""
-    # mem_get_info makes the CUDA context first, so that left() no longer includes the context's memory.
+    """Limit torch's allocator to the remaining device memory. Beyond this limit, torch raises its out-of-memory
+    error.
+    """
+    # mem_get_info makes the CUDA context first, so that left() excludes the context's memory.
     _, total = torch.cuda.mem_get_info(device)
     if (size := left()) is not None:
         held = torch.cuda.memory_reserved(device)
@@ -125,7 +127,7 @@ def limit_memory(torch: Any, device: Any, left: Callable[[], int | None]) -> Non
 def autocasting(
     torch: Any, model: Callable[..., Any], device: Any, dtype: str, caches: bool
 ) -> Callable[..., Any]:
-    """Return the model under ``torch.autocast``: a lower precision in operations where that is safe.
+    """Return the model under ``torch.autocast``, which uses a lower precision in operations where that is safe.
 
     Args:
         torch: The module.
@@ -154,14 +156,14 @@ def autocasting(
 
 
 def repeated(torch: Any, tensor: Any, size: int) -> Any:
-    """Return a copy, repeated until the first dimension is ``size``. A single number is only copied."""
+    """Return a copy that is repeated until its first dimension is ``size``. A single number is only copied."""
     return tensor[torch.arange(size, device=tensor.device) % len(tensor)] if tensor.dim() else tensor.clone()
 
 
 def environment(
     torch: Any, device: Any, mode: str, compile_mode: str | None = None, autocast: str | None = None
 ) -> dict[str, str]:
-    """Report torch, CUDA and cuDNN versions, build flags, device, threads and settings that change kernels.
+    """Return the versions of torch, CUDA and cuDNN, build flags, device, threads and settings that change kernels.
 
     Args:
         torch: The module.

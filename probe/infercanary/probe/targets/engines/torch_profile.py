@@ -1,4 +1,4 @@
-"""Profiles repeats with torch's own profiler: the time of each operator; on a GPU, the device time of its kernels.
+"""Profiles repeats with torch's own profiler: the time of each operator, and on a GPU the device time of its kernels.
 
 ``torch.autograd.profiler`` is the core of ``torch.profiler``, which would first import 800 modules (73 MiB).
 """
@@ -27,9 +27,9 @@ _MARK = "infercanary::repeat"
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
-# Prefixes of driver and runtime calls, which launch the kernels. Only the kernels get rows.
+# Prefixes of driver and runtime calls that launch the kernels. Only the kernels get rows.
 _RUNTIME = ("cuda", "cu", "hip")
-# Names of kernels from torch's compiler: triton_poi_fused_add_relu_3
+# Names of kernels from torch's compiler, such as triton_poi_fused_add_relu_3
 _FUSED = re.compile(r"triton_[a-z]+_fused_(\w+?)(?:_\d+)?")
 
 
@@ -50,12 +50,12 @@ class _Span(NamedTuple):
     shapes: str
     kernels: list[_Kernel]
     inner: list[_Span]
-    """Events inside this event, outermost first."""
+    """Events inside this event, in the order outermost first."""
     event: Any
 
     @property
     def own_seconds(self) -> float:
-        """Time outside the inner events."""
+        """Return the time outside the inner events."""
         own = self.end - self.begin - sum(span.end - span.begin for span in self.inner)
         return max(0, own) / 1e9
 
@@ -69,7 +69,7 @@ class _Span(NamedTuple):
 def profile_repeats(
     torch: Any, clock: Clock, run: Callable[[Phase], Any], repeats: int, device: str, trace: Path | None
 ) -> Profile:
-    """Profile repeats in the calling thread, after warm-up repeats that are not counted.
+    """Profile repeats in the calling thread, after uncounted warm-up repeats.
 
     Args:
         torch: The module.
@@ -100,7 +100,7 @@ def profile_repeats(
 
 
 def import_torch() -> Any:
-    """Import torch; the first import also starts torch's profiler once, for 1 ms.
+    """Import torch. The first import also starts torch's profiler once, for 1 ms.
 
     Kineto, the profiler's library, prints an error unless its first start is in the thread that loaded torch, and
     probes run repeats in another thread. If the server itself loaded torch, the error is still printed.
@@ -113,25 +113,25 @@ def import_torch() -> Any:
     torch = imported("torch", advice("torch"))
     if is_first:
         _silence()
-        with suppress(Exception), make_profiler(torch, on_device=False):  # a build may have no Kineto
+        with suppress(Exception), make_profiler(torch, on_device=False):  # some builds have no Kineto
             pass
     return torch
 
 
 def _silence() -> None:
-    # By default Kineto prints a line on standard error at each start. Keep the server's own setting, if any.
+    # By default, Kineto prints a line to standard error at each start. Keep the server's own setting, if any.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def make_profiler(torch: Any, on_device: bool) -> Any:
-    """Make torch's profiler, not started yet. With ``on_device`` the profiler also lists the device's kernels."""
+    """Make torch's profiler, but do not start it. With ``on_device``, the profiler also lists the device's kernels."""
     return torch.autograd.profiler.profile(
         record_shapes=True, with_flops=True, use_device="cuda" if on_device else None, use_kineto=True
     )
 
 
 def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device: bool) -> bool:
-    """Add the marked repeats; return True if the profiler listed kernels of a device.
+    """Add the marked repeats. Return True if the profiler listed kernels of a device.
 
     Args:
         events: Events of the profiler.
@@ -159,7 +159,7 @@ def _read(events: Iterable[Any], numbers: range, times: OperatorTimes, on_device
     for event in on_device_events:
         begin, end = _span(event)
         kernel = _Kernel(event.name(), f"cuda:{event.device_index()}", begin, end - begin)
-        # Kernels of a CUDA graph are not linked to an operator, but to the mark or to nothing (0).
+        # Kernels of a CUDA graph are linked to the mark or to nothing (0), but not to an operator.
         operator = operators.get(event.linked_correlation_id())
         (graph_kernels if operator is None else operator.kernels).append(kernel)
     for spans in threads.values():
@@ -188,13 +188,13 @@ def _nest(spans: list[_Span]) -> None:
 
 
 def _add_operators(spans: list[_Span], times: OperatorTimes, repeat: int, on_device: bool) -> None:
-    """Add each outermost operator together with everything that it called."""
+    """Add each outermost operator together with all operators that it called."""
     for span in spans:
         if span.is_operator:
             _add_operator(span, times, repeat)
             continue
         if span.name.startswith(_COMPILED) and not on_device:
-            # On the CPU the profiler lists no fused loops, only the operators called between them. A compiled region
+            # On the CPU, the profiler lists no fused loops, only the operators called between them. A compiled region
             # around another region is not a separate call.
             regions = sum(part.name.startswith(_COMPILED) for part in span.parts())
             region = Operator(_COMPILED_ROW, "cpu")
@@ -203,7 +203,7 @@ def _add_operators(spans: list[_Span], times: OperatorTimes, repeat: int, on_dev
 
 
 def _add_operator(span: _Span, times: OperatorTimes, repeat: int) -> None:
-    """Add an operator by the time of its kernels; without kernels, by the host's time.
+    """Add an operator with the time of its kernels; without kernels, with the host's time.
 
     Adding both would count time twice, because kernels run while the host continues.
     """

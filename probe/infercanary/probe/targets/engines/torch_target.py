@@ -11,19 +11,19 @@ from infercanary.probe.timing import CudaClock, HostClock
 
 
 class TorchDeviceTarget(BatchedTarget):
-    """A target on one of torch's devices; with ``cpu_fallback``, on the CPU if CUDA is missing."""
+    """A target on one of torch's devices. With ``cpu_fallback``, the target runs on the CPU if CUDA is missing."""
 
     clock: HostClock | CudaClock
     _torch: Any
     _device: Any
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spaced numbers of the result; the last is NaN if any number is not finite."""
+        """Return evenly spaced numbers of the result. The last number is NaN if the result contains NaN or infinity."""
         with self._stream():
             return outputs.values(result)
 
     def is_busy(self) -> bool:
-        """True if work of this process waits or runs on the device's default stream."""
+        """True if work of this process is waiting or running on the device's default stream."""
         return self._on_cuda and not self._torch.cuda.default_stream(self._device).query()
 
     @property
@@ -31,7 +31,7 @@ class TorchDeviceTarget(BatchedTarget):
         return self._device.type == "cuda"  # type: ignore[no-any-return]
 
     def _open_device(self, cpu_fallback: bool = False) -> None:
-        """Import torch and find the device.
+        """Import torch, and set the device.
 
         Raises:
             NoCuda: torch has no CUDA; :attr:`cuda_missing` gives the reason.
@@ -52,6 +52,8 @@ class TorchDeviceTarget(BatchedTarget):
         self.clock = CudaClock(self._torch.cuda, self._device) if self._on_cuda else HostClock()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """Return a context that makes the clock's stream torch's current stream; other streams do not wait for it."""
+        """Return a context in which the clock's stream is torch's current stream. Other streams do not wait for this
+        stream.
+        """
         clock = self.clock
         return self._torch.cuda.stream(clock.stream) if isinstance(clock, CudaClock) else nullcontext()

@@ -10,14 +10,15 @@ from typing import Any
 from infercanary.probe.targets.engines.digests import PIECE, WHOLE_BYTES, name_digest, piece_begins
 
 _LAYOUT_DIGITS = 8
-_PIECES = 16  # pieces of each tensor, if the model is too large for a complete digest
-_COMPILED = "_orig_mod."  # `torch.compile` adds this to the names in a module; the weights are the same
+_PIECES = 16  # number of pieces of each tensor, if the model is too large for a complete digest
+# `torch.compile` adds this prefix to the names in a module; the weights are the same
+_COMPILED = "_orig_mod."
 
 
 def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
     """Digest the names, dtypes, shapes and bytes of a model's parameters and persistent buffers.
 
-    ``state_dict()`` is not used: its hooks may gather weights from other processes, and would wait for them.
+    ``state_dict()`` is not used, because its hooks may wait for weights from other processes.
 
     Args:
         torch: The module.
@@ -56,12 +57,12 @@ def _weights(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _read(memory: Any) -> bytes:
-    """Return the bytes of a tensor on the CPU; without numpy, which torch may lack."""
+    """Return the bytes of a tensor on the CPU. Do not use numpy, which torch may lack."""
     return bytes((ctypes.c_char * memory.numel()).from_address(memory.data_ptr()))
 
 
 def _elements(tensor: Any, begin: int, end: int) -> Any:
-    """Return a range of elements. If the memory order differs, as in channels_last, copy only the affected rows."""
+    """Return a range of elements. If the memory order differs (as in channels_last), copy only the affected rows."""
     if tensor.is_contiguous():
         return tensor.reshape(-1)[begin:end]
     row = tensor[0].numel()

@@ -1,7 +1,8 @@
-"""Bytes of torch's operators, from the shapes that torch's profiler records.
+"""Bytes of torch's operators, computed from the shapes that torch's profiler records.
 
-An operator that is not listed here has unknown work, unless it only calls listed operators. Bytes are a lower bound of
-the traffic: each input that is read, and the output of an operator that is one pass over its inputs.
+An operator that is not listed here has unknown work, unless it calls only listed operators. Bytes are a lower bound
+of the traffic: each input that the operator reads, plus the output of an operator that makes one pass over its
+inputs.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from typing import Any
 _BYTES = {"float": 4, "c10::Half": 2, "c10::BFloat16": 2, "double": 8, "long int": 8, "int": 4, "bool": 1}
 """Dtype in the profiler's words → bytes of an element."""
 _NAMES = {
-    # Products; the work is unknown if torch does not count the floating-point operations.
+    # Products. Their work is unknown if torch does not count the floating-point operations.
     "product": """conv2d mm bmm addmm baddbmm _addmm_activation conv1d conv3d conv_transpose1d conv_transpose2d
         conv_transpose3d""",
-    # One pass over the inputs, with an output of the size of the largest input.
+    # One pass over the inputs. The output has the size of the largest input.
     "each": """add sub rsub mul div relu relu6 clamp clamp_min clamp_max gelu silu sigmoid tanh exp log sqrt rsqrt pow
         neg abs square reciprocal erf sin cos hardtanh hardswish hardsigmoid leaky_relu elu mish softplus where
         masked_fill maximum minimum addcmul lerp bitwise_and bitwise_not logical_not remainder floor round
         _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm batch_norm
         _native_batch_norm_legit_no_training _fused_rms_norm _transform_bias_rescale_qkv""",
-    # One pass over the given tensors; the output is small or among them.
+    # One pass over the given tensors. The output is small, or is one of these tensors.
     "pass": """copy_ sum mean amax amin max min argmax argmin prod any all norm linalg_vector_norm var std var_mean eq
         ne lt le gt ge fill_ zero_ avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d isnan isfinite""",
-    # Rows of a table, read and written; the index is the second tensor.
+    # Rows of a table are read and written. The second tensor is the index.
     "rows": "embedding index_select",
     "attention": "scaled_dot_product_attention",
     # No pass over the data.
     "view": """view _unsafe_view _reshape_alias as_strided as_strided_ transpose t permute expand squeeze squeeze_
         unsqueeze unsqueeze_ select slice narrow detach alias empty empty_like empty_strided resize_ resolve_conj
         resolve_neg unfold diagonal lift_fresh unbind split split_with_sizes chunk item _local_scalar_dense""",
-    # A view or a copy, by the operators inside.
+    # A view or a copy, depending on the operators inside.
     "either": "reshape flatten unflatten contiguous to type_as expand_as dropout",
 }
 _RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
@@ -46,7 +47,7 @@ def work_of(span: Any) -> tuple[float, float]:
         span: Event of torch's profiler, with the events inside.
     """
     event, name = span.event, span.name.removeprefix("aten::")
-    rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))  # "relu_" works in place
+    rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))  # the name "relu_" means in place
     if rule in (None, "view", "either"):
         parts = [work_of(part) for part in span.inner if part.is_operator and rule != "view"]
         flops, size = (sum(column) for column in zip((0.0, 0.0), *parts, strict=True))
@@ -59,7 +60,7 @@ def work_of(span: Any) -> tuple[float, float]:
     fewest = 2 if rule in ("attention", "rows") else 1  # a single number has no shape
     if len(sizes) < fewest or (rule == "product" and not flops):
         return _UNKNOWN
-    if rule == "attention":  # two products for each query and key
+    if rule == "attention":  # each query and key take part in two products
         return 4 * math.prod(shapes[0]) * shapes[1][-2], read
     if rule == "rows":
         return flops, sizes[1] + 2 * sizes[0] / max(1, shapes[0][0]) * math.prod(shapes[1])
