@@ -1,4 +1,5 @@
-"""Answer of an experiment: the verdict on each canary, its evidence and causes, and the duration of a start's steps.
+"""Answer of an experiment: the verdict on each canary with evidence and causes, and the duration of each step of a
+start.
 
 All functions are pure.
 """
@@ -45,7 +46,7 @@ _OPEN = ("inconclusive", "unconfirmed")
 
 
 class PairShift(msgspec.Struct, frozen=True):
-    """Shift of one pair of starts, B over A, as a ratio: 0.05 means that B is 5 % slower."""
+    """Shift from A to B in one pair of starts, as a ratio: 0.05 means that B is 5 % slower."""
 
     shift: float
     a: float
@@ -73,11 +74,11 @@ class CanaryPairs:
 
     def __init__(self, pairs: Sequence[TurnPair], canary: str) -> None:
         self.starts, self.notes = counted([(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs])
-        """``starts``: (start of A, start of B) for each counted pair. ``notes``: remarks on the excluded runs."""
+        """``starts``: start of A and start of B, for each counted pair. ``notes``: remarks on excluded runs."""
 
     @cached_property
     def shifts(self) -> list[Shift]:
-        """Shift of each pair, B over A."""
+        """Shift from A to B in each pair."""
         return [compare_starts([a.series], [b.series], restart_sd=0.0)[1] for a, b in self.starts]
 
     @cached_property
@@ -130,7 +131,7 @@ class ExperimentJudge:
                 decision = decision._replace(clear=is_known, done=is_known or is_last)
             elif decision.done and self.gate == "all" and decision.verdict != "regressed":
                 decision = decision._replace(done=not measures.decide(of.starts, self._pairs)[1])
-            # Excluded pairs count as attempts, so that an experiment always ends.
+            # An experiment must end, so excluded pairs count as attempts.
             decisions[name] = decision._replace(done=decision.done or len(pairs) > self.most)
         return decisions
 
@@ -142,7 +143,9 @@ class ExperimentJudge:
         return concluded(answer, verdicts, self.gate, self.claimed, self.policy)
 
     def _latency(self, canary: str, of: CanaryPairs, result: Result, also: Sequence[str]) -> ExperimentAnswer:
-        """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
+        """Return the result as by `infercanary compare`, with verdict, interval and causes replaced by the experiment's
+        own.
+        """
         decision = self._pairs.decide(of.shifts)
         rules, (a, b) = self.policy.decide, result.arms
         files = FILES.but(smallest_effect=rules.smallest_effect, clear_zone=rules.clear_zone)
@@ -199,9 +202,9 @@ class ExperimentJudge:
         )
 
     def _action(self, of: CanaryPairs) -> str:
-        """Return the action that would lead to a verdict."""
+        """Return advice on how to get a verdict."""
         if len(of.shifts) < FEWEST_PAIRS:
-            return f"at least {FEWEST_PAIRS} pairs of starts are needed: give more time (--budget)"
+            return f"at least {FEWEST_PAIRS} pairs of starts are needed: raise the time limit (--budget)"
         if needed := self._pairs.pairs_needed(of.shifts, FILES.pool.history):
             return f"about {needed} starts of each side would give a verdict (--restarts, --budget)"
         return (

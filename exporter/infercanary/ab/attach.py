@@ -1,6 +1,6 @@
 """``infercanary attach``: prints the lines that put a probe into an image's containers, without a build.
 
-The volume's own entrypoint, run in the image for a moment, says which Python the probe would use.
+To find the Python for the probe, the volume's own entrypoint runs briefly in the image.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def lines(name: str, entrypoint: list[str], arguments: list[str], notes: str) ->
         name: The image's name.
         entrypoint: The image's ENTRYPOINT.
         arguments: The image's CMD.
-        notes: What the check said.
+        notes: Output of the check.
     """
     text = resources.files(__package__).joinpath("attach.txt").read_text(encoding="utf-8")
     server, command = json.dumps([_ENTRYPOINT, *entrypoint]), json.dumps(arguments)
@@ -77,7 +77,7 @@ def lines(name: str, entrypoint: list[str], arguments: list[str], notes: str) ->
 
 
 def _check(client: docker.APIClient, name: str, server: list[str]) -> str:
-    """Run the volume's entrypoint in the image, without the server; return what it says.
+    """Run the volume's entrypoint in the image without the server. Return the output.
 
     Raises:
         UsageError: The image has no shell, or no Python for the probe.

@@ -123,7 +123,7 @@ def run_experiment(
     judged: Judged,
     interruption: Interruption,
 ) -> Result:
-    """Run the experiment, and remove everything that it started."""
+    """Run the experiment, then remove its containers and processes."""
     with ExitStack() as stack:
         client = None
         if any(side.image for side in pair):

@@ -1,4 +1,4 @@
-"""An arm that runs an image: each start is a new container.
+"""An arm with an image: each start is a new container.
 
 Containers are started without `--rm`, because the log of a failed container contains the reason.
 """
@@ -93,17 +93,17 @@ class Container:
                 entrypoint=["infercanary"] if side.probe else None,
                 name=self._name,
                 environment=side.variables,
-                # The label makes an exporter on this host ignore the container.
+                # Exporters on this host ignore a container with this label.
                 labels={**labels(self._budget), ENABLE_LABEL: "false"},
-                # A health check would run every few seconds and slow the canary.
+                # A health check every few seconds would slow the canary.
                 healthcheck={"test": ["NONE"]},
                 ports=[self._port],
                 host_config=self._host_config(),
             )
             if side.probe:
-                # Copied instead of mounted, because the daemon may not see files of this host.
+                # A remote daemon does not see files of this host, so copy instead of mounting.
                 files = [(SETTINGS.lstrip("/"), settings_text(side.probe, DEFAULT_PORT))]
-                memory = io.BytesIO()  # the default is a file on this host's disk, which may be full
+                memory = io.BytesIO()  # instead of a temporary file: the disk may be full
                 docker.utils.create_archive("/", files=[], fileobj=memory, extra_files=files)
                 self._client.put_archive(self._name, "/", memory.getvalue())
             self._client.start(self._name)
@@ -145,8 +145,8 @@ class Container:
     def _host_config(self) -> Any:
         side = self._side
         return self._client.create_host_config(
-            # Published on this machine's loopback only. A remote daemon (docker:dind) publishes on every address,
-            # because its loopback is not reachable from here.
+            # Published on this machine's loopback only. The loopback of a remote daemon (docker:dind) is not reachable
+            # from here, so such a daemon publishes on every address.
             port_bindings={self._port: (HERE if published_host(self._client) == HERE else "", None)},
             nano_cpus=None if side.cpus is None else round(side.cpus * 1e9),
             cpuset_cpus=",".join(map(str, sorted(side.cpuset))) or None,
@@ -172,7 +172,7 @@ def probe_port(name: str, labels: Mapping[str, str]) -> int:
 def probe_urls(settings: Mapping[str, Any], port: int, host: str) -> list[str]:
     """Return the possible addresses of a container's probe.
 
-    The address is that of the published port, or that of the probe's container if this process is in a container, too.
+    The address belongs to the published port or, if this process also runs in a container, to the probe's container.
 
     Args:
         settings: NetworkSettings of the inspected container; any value may be null.

@@ -1,6 +1,6 @@
 """Requests to Docker for an experiment.
 
-Each container of an experiment has a label. The next experiment uses the label to find and remove overdue containers.
+Each container of an experiment has a label, by which the next experiment finds and removes overdue containers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def check_volume(
 
 
 def labels(budget: float) -> dict[str, str]:
-    """Return the labels of a container that starts now in an experiment that lasts up to ``budget`` seconds."""
+    """Return the labels of a container that starts now. The experiment lasts up to ``budget`` seconds."""
     return {LABEL: f"{time.time() + budget + _GRACE_SECONDS:.0f}"}
 
 

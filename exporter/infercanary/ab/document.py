@@ -18,8 +18,8 @@ from infercanary.render.document import Document, Fact, Table
 from infercanary.render.units import count, percent, short, size, value
 
 STEPS = ("pull", "start", "first_answer", *COLD_START)
-"""Steps of a deployment. ``pull``: the pull of a missing image. ``start``: the start of a container.
-``first_answer``: from the start request to the first answered inference. The others are the steps of a cold start.
+"""Steps of a deployment. ``pull``: pull of a missing image. ``start``: start of a container. ``first_answer``: from the
+start request to the first answered inference. All other steps belong to the cold start.
 """
 
 ENDED: Mapping[Ended, str] = {
@@ -54,7 +54,7 @@ def experiment_document(answer: ExperimentAnswer, a: RecordedRuns, b: RecordedRu
             *(fact for fact in compared.facts if fact.label not in ("baseline", "candidate")),
         ],
         tables=[*compared.tables, Table("pairs of starts in order of time", ("A", "B", "shift"), rows)],
-        # A chart in order of time would mislead, because the sides took turns.
+        # The sides took turns, so a chart in order of time would mislead.
         charts=[chart for chart in compared.charts if chart.kind == "distributions"],
     )
 
@@ -74,7 +74,7 @@ def _arm(arm: ArmSummary) -> str:
 
 
 def _step(arm: ArmSummary, step: str) -> str:
-    """Return the median of a step, and half of the step's range."""
+    """Return the median duration of a step, and half of the range of durations."""
     if step not in arm.cold_start:
         return "not pulled" if step == "pull" else "unknown"
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""

@@ -1,18 +1,17 @@
 """Estimates from pairs of starts: the shift, its interval, and the time to stop. Pure functions.
 
 - **A start is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013). The unit of the
-  statistics is the level of a start. The experiment itself measures the restart variance; nothing is assumed about
-  it.
+  statistics is the level of a start. The experiment itself measures the restart variance, without a prior.
 - **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34). Each start of A is
   compared with the start of B next to it. Common effects, such as heat or a neighbour that stays busy, cancel in the
-  difference. Because A B is followed by B A, a trend cancels over two differences.
-- The shift is the **trimmed mean** of the pairs' differences. Its error is that of their winsorized deviation, and
-  its degrees of freedom are the number of untrimmed pairs minus 1 (Tukey and McLaughlin, "Less Vulnerable Confidence
-  and Significance Procedures for Location Based on a Single Sample", 1963). So one unlucky start neither creates nor
-  hides a change. From 8 pairs on, one pair is trimmed at each end; from 16 pairs on, two pairs. With fewer pairs,
-  this is Student's t.
-- **Each look costs a part of the error rate**, so the error is spent over the looks (:func:`levels`). A change counts
-  if two consecutive looks show it; after the first of these looks, the change is `unconfirmed`.
+  difference. A B is followed by B A, so a trend cancels over two differences.
+- The shift is the **trimmed mean** of the pairs' differences. Its standard error is based on the winsorized deviation
+  of these differences. Its degrees of freedom are the number of untrimmed pairs minus 1 (Tukey and McLaughlin, "Less
+  Vulnerable Confidence and Significance Procedures for Location Based on a Single Sample", 1963). So one unlucky start
+  neither creates nor hides a change. From 8 pairs on, one pair is trimmed at each end; from 16 pairs on, two pairs.
+  With fewer pairs, this is Student's t.
+- **Each look costs a part of the error rate** (:func:`levels`). A change counts if two consecutive looks show it; after
+  the first of these looks, the change is `unconfirmed`.
 - **A large change is confirmed at once**: from two pairs on, a change also counts if a wider interval shows it. The
   error rate of this interval over all looks is ``false_calls``. Two pairs are too few to estimate the variance between
   pairs. So the assumed restart variance (``Policy.pool.restart_sd``) is included as the conjugate prior of a normal
@@ -42,7 +41,7 @@ _PAIRS_PER_TRIMMED = 8  # one pair is trimmed at each end for every 8 pairs
 
 
 class PairLook(NamedTuple):
-    """Estimate at one look. ``level`` is the confidence level of the interval."""
+    """Estimate at one look. ``level`` is the confidence of the interval."""
 
     level: float
     shift: Shift
@@ -75,9 +74,9 @@ class PairJudge(NamedTuple):
     def decide(self, pairs: Sequence[Shift]) -> PairDecision:
         """Return the decision after these pairs.
 
-        Each look is repeated with the pairs that existed at that time, so that the same pairs always give the same
-        verdict. The experiment is done if a change is confirmed, if both sides are equivalent, or after all pairs. If
-        only the last look shows a change, one more pair is added.
+        The same pairs always give the same verdict, because each look is repeated with the pairs that existed at its
+        time. The experiment is done if a change is confirmed, if both sides are equivalent, or after all pairs. If only
+        the last look shows a change, one more pair is added.
 
         Args:
             pairs: Shift of each pair, B over A (logarithms), in order of time.
@@ -102,7 +101,7 @@ class PairJudge(NamedTuple):
         return PairDecision(verdict, looks, is_clear or is_last, is_clear)
 
     def pairs_needed(self, pairs: Sequence[Shift], most: int = 99) -> int | None:
-        """Return the number of pairs that would give a verdict, if later pairs are like ``pairs``.
+        """Return the number of pairs that would give a verdict if later pairs scatter like ``pairs``.
 
         Args:
             pairs: Shift of each pair (logarithms).
@@ -161,7 +160,7 @@ def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 
 
 def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Shift:
-    """Return a shift. Its standard error is at least the error within starts, because few pairs may agree by chance."""
+    """Return a shift. Few pairs may agree by chance, so the standard error is at least the error within starts."""
     within = math.hypot(*(pair.se for pair in pairs)) / len(pairs)
     resolutions = sorted((pair.resolution for pair in pairs), key=lambda resolution: resolution.down)
     only = {resolution.only for resolution in resolutions}
@@ -174,8 +173,8 @@ def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
 
     The error is spent by Lan and DeMets' function for a constant boundary ("Discrete Sequential Boundaries for
     Clinical Trials", 1983): alpha ln(1 + (e - 1) t), where t is the share of the pairs. Each look spends the increase
-    since the previous look. The total error holds for any dependence between looks (Bonferroni). Looks depend on each
-    other, because each restart affects all later looks.
+    since the previous look. Each restart affects all later looks, so looks depend on each other. The total error holds
+    for any such dependence (Bonferroni).
 
     Args:
         looks: Number of pairs at each look, in ascending order.

@@ -63,7 +63,7 @@ class Experiment:
     _seconds: list[float] = field(default_factory=list)
 
     def run(self) -> Result:
-        """Return the result, even if a signal or the budget ended the experiment.
+        """Run the experiment. Return its result, even if a signal or the budget ended the experiment.
 
         Raises:
             UsageError: An arm failed to start twice in a row, or no canary is in both arms.
@@ -95,7 +95,7 @@ class Experiment:
         self.interruption.check()
         arm, done = self.sides[side], len(self._seconds)
         left, expected = self._deadline - time.monotonic(), fmean(self._seconds or [0.0])
-        if left < expected:  # do not start a turn that cannot end within the budget
+        if left < expected:  # the next turn would not end within the budget
             raise OutOfTime
         most = max(2 * self.plan.restarts, done + 1)  # one more after an excluded pair or a late change
         rest = f", at most {duration(min(expected * (most - done), left))} left" if done else ""

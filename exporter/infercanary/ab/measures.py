@@ -2,9 +2,9 @@
 
 The method is the same as for latency (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time
 are compared, and the restart variance is measured. The value of a start is the median of its runs. The scatter of
-runs within a start is ignored, because memory grows slowly from run to run. So a point of a sweep, which has only one
-value in a start, can be judged, too. If memory is the same to the byte in all starts of one image, a few starts are
-enough to show a difference from another image.
+runs within a start is ignored, because memory grows slowly from run to run. So a point of a sweep with a single value
+in each start can also be judged. If memory is the same to the byte in all starts of one image, a few starts are enough
+to show a difference from another image.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from infercanary.judge.shift import Shift
 
 
 def decide(pairs: StartPairs, judge: PairJudge) -> tuple[dict[str, MeasureVerdict], bool]:
-    """Return the verdict on each measure that both sides have, and True if at least one measure is open.
+    """Return the verdict by measure (for measures of both sides), and True if at least one measure is open.
 
     A measure is open if it looks worse and more pairs may confirm the regression.
 
     Args:
         pairs: Pairs with the counted runs.
-        judge: The judge for latency; this function replaces the judge's policy by the policy for measures.
+        judge: The judge for latency, used here with the policy for measures.
     """
     judge = judge._replace(policy=judge.policy.for_measures())
     verdicts, is_open = {}, False

@@ -1,10 +1,10 @@
-"""Selects the runs that count if other work on the host began or ended during an experiment. Pure functions.
+"""Selects the runs that count after other work on the host began or ended during an experiment. Pure functions.
 
 A neighbour that uses the CPU for half a minute slows one start but not the next, whatever the image is. Contended
-runs carry a tag. They are excluded only if both images have about the same share of contended runs, because the
-exclusion then favours neither image. An image that slows itself (more threads than CPUs) has more contended runs in
-every pair; then all runs count. A run with CPU wait caused inside its own container always counts, even if other
-processes on the host slowed the run as well, because the image causes this wait.
+runs carry a tag. Contended runs are excluded only if both images have about the same share of them. Then the exclusion
+favours neither image. An image that slows itself (more threads than CPUs) has more contended runs in every pair; then
+all runs count. A run with CPU wait caused inside its own container always counts, because the image causes this wait.
+Other processes on the host may have slowed this run as well.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
 StartPairs: TypeAlias = Sequence[tuple[Start, Start]]
-"""(start of A, start of B) for each pair, with settled runs, in order of time."""
+"""Pairs in order of time: start of A and start of B, with their settled runs."""
 
 _MORE = 0.05  # share of runs; a smaller difference between the sides' contended runs is ignored
-_MOST = 0.5  # share of runs; if both sides have more contended runs than this, the host is the cause
-# Confidence of the difference. It is low, because a missed difference is worse: contended runs are then excluded. A
-# false difference only makes all runs count.
+_MOST = 0.5  # share of runs; the host is the cause if both sides have more contended runs
+# Confidence of the difference. After a missed difference, contended runs are excluded. A false difference is less
+# harmful, because all runs then count. So the confidence is low.
 _LEVEL = 0.8
 
 
 def is_quiet(sample: Sample) -> bool:
-    """True if a run always counts, because it was not contended, or because its own container slowed it."""
+    """True if a run always counts: it was not contended, or its own container slowed it."""
     return CPU_WAIT_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
@@ -65,7 +65,7 @@ def counted(pairs: StartPairs) -> tuple[StartPairs, Sequence[str]]:
 
 
 def _differ(differences: Sequence[float]) -> bool:
-    """True if the scatter between pairs does not explain the difference in contended runs between the sides."""
+    """True if the sides' shares of contended runs differ by more than the scatter between pairs."""
     n = len(differences)
     error = stdev(differences) / math.sqrt(n)
     return abs(fmean(differences)) > max(_MORE, float(stdtrit(n - 1, (1 + _LEVEL) / 2)) * error)

@@ -1,4 +1,4 @@
-"""Settings of an experiment's probe: the user's ``probe.yaml``, changed to the pace of an experiment."""
+"""Settings of an experiment's probe: the user's ``probe.yaml`` with the pace of an experiment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SWEEP_SECONDS = 10.0  # duration of a sweep without `seconds` in its settings
 
 
 def load_settings(path: str) -> dict[str, Any]:
-    """Read the ``probe.yaml`` at ``path``. The probe checks its canaries itself when it starts.
+    """Read the ``probe.yaml`` at ``path``. The probe itself checks the canaries at its start.
 
     Raises:
         UsageError: The file cannot be read, or has no canaries.
@@ -32,8 +32,7 @@ def load_settings(path: str) -> dict[str, Any]:
 def settings_text(settings: Mapping[str, Any], listen: int | str) -> str:
     """Return settings as YAML, with the address and sweep interval of an experiment, and without a journal.
 
-    Sweeps are as frequent as the probe allows: sweeps may use half of the time, and the first sweep comes one
-    interval after the start.
+    Sweeps are as frequent as the probe allows (half of the time). The first sweep comes one interval after the start.
 
     Args:
         settings: Content of a ``probe.yaml``.

@@ -35,8 +35,7 @@ class Host:
     def start(self) -> Sequence[str]:
         """Start the probe; return its addresses."""
         side, address = self._side, f"127.0.0.1:{free_port()}"
-        # CUDA numbers GPUs by speed; Docker and NVML number them by PCI bus (CUDA programming guide,
-        # CUDA_DEVICE_ORDER).
+        # CUDA orders GPUs by speed; Docker and NVML order GPUs by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
         try:
             self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it is read until the end
@@ -66,7 +65,7 @@ class Host:
 
     def last_words(self) -> str:
         """Return the last line of the probe's log; empty if the log is empty."""
-        file = self._log.fileno()  # pread, because the child and this process share the file offset
+        file = self._log.fileno()  # The child and this process share the file offset, which pread ignores.
         begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
         return last_line(os.pread(file, _LOG_BYTES, begin))
 

@@ -12,6 +12,6 @@ _LONGEST = 400
 
 
 def show_progress(text: str) -> None:
-    """Write one line in ASCII. Errors are ignored, so that an experiment continues if standard error is closed."""
+    """Write one line in ASCII. An experiment continues without standard error, so errors are ignored."""
     with suppress(OSError, ValueError):
         print(plain(shortened(printable(text), _LONGEST)), file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
 """The reaper: a process that removes the containers and processes that an experiment left behind.
 
-A killed experiment cannot clean up. So the reaper reads from a pipe whose other end only the experiment holds open.
-When the pipe closes, the reaper removes containers and kills processes on this host. The experiment sends the name of
-a container or process group with ``watch`` at its start, and with ``forget`` after its end. The reaper ends some
-seconds after the experiment.
+A killed experiment cannot clean up. So the reaper waits at a pipe that only the experiment holds open. When the pipe
+closes, the reaper removes containers and kills processes on this host. The experiment sends the name of a container or
+process group with ``watch`` at its start, and with ``forget`` after its end. The reaper ends some seconds after the
+experiment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 from infercanary.command.interpreter import run_module
 
-_QUIET_SECONDS = 8.0  # time to wait for a missing container, because an earlier request may still create it
+_QUIET_SECONDS = 8.0  # wait for a missing container: an earlier request may still create it
 _MOST_SECONDS = 300.0
 _JOIN_SECONDS = 20.0
 
@@ -26,13 +26,13 @@ class Reaper:
     """Starts the reaper, and holds the experiment's end of the pipe."""
 
     def __init__(self) -> None:
-        self._child = subprocess.Popen(  # noqa: S603 - our own module
+        self._child = subprocess.Popen(  # noqa: S603 - a module of InferCanary
             run_module(__name__),
             stdin=subprocess.PIPE,
             text=True,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A separate session, so that Ctrl-C or a signal to the experiment's group does not end the reaper.
+            # In its own session, the reaper survives Ctrl-C and signals to the experiment's group.
             start_new_session=True,
         )
 
@@ -86,7 +86,7 @@ def remove(name: str) -> None:
             return
         except docker.errors.NotFound:
             pass
-        except Exception:  # Docker may be busy or restarting, so try again
+        except Exception:  # try again: Docker may be busy or restarting
             quiet_since = now
         time.sleep(0.5)
 

@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _DEVICES = re.compile(r"device=([\w:/.-]+(?:,[\w:/.-]+)*)")
 _MOUNT = re.compile(r"([^:]+):(/[^:]*(?::r[ow])?)")
 _ALTERNATIVES = {"image": "python", "python": "image", "config": "command", "command": "config"}
-"""Pairs of keys that exclude each other: if a side gives the second key, the first key in `both` is ignored."""
+"""Pairs of keys that exclude each other: if a side has the second key, the first key in `both` is ignored."""
 _CONFLICTS = (
     *_ALTERNATIVES.items(),
     *(("python", key) for key in ("cpus", "memory", "volume")),
@@ -40,7 +40,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     python: str = ""
     probe: dict[str, Any] = {}
-    """Content of a ``probe.yaml``; empty to use the image's own probe."""
+    """Content of a ``probe.yaml``; empty for the image's own probe."""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     """Environment variables, including those for the pace of an experiment. The user's values have priority."""
@@ -68,7 +68,7 @@ def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def _gpus(text: str) -> list[str]:
-    """Return indexes or uuids. A mere number of GPUs is refused, because Docker would choose the GPUs."""
+    """Return indexes or uuids. With a mere number of GPUs, Docker would choose the GPUs, so a number is refused."""
     return _matched(_DEVICES, text)[1].split(",")
 
 
@@ -173,7 +173,7 @@ def _entries(place: str, written: Mapping[str, Any], before: str = "") -> Iterat
             yield from _entries(place, value, f"{name}.")
             continue
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, bool):  # YAML reads `on` and `yes` as booleans, too
+            if isinstance(text, bool):  # YAML also reads `on` and `yes` as booleans
                 raise UsageError(f"{place}: {name}: means `{text}` in YAML; put the value in quotes")
             yield name if text is None else f"{name}={text}"
 

@@ -26,13 +26,13 @@ from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _PAUSE = 0.2, 2.0
-_MOST_RUNS = 3  # multiple of the needed runs to wait for, if some runs are contended
+_MOST_RUNS = 3  # with contended runs: multiple of the needed runs to wait for
 _DETAIL = 300  # characters
-_SWEEP_SOON = 120.0  # seconds; a sweep with a longer interval is not awaited
-_SWEEP_PATIENCE = 4.0  # number of its intervals for which a sweep is awaited, from the first run
+_SWEEP_SOON = 120.0  # seconds; longest interval of an awaited sweep
+_SWEEP_PATIENCE = 4.0  # time to await a sweep after the first run, in intervals of the sweep
 
 _STATE, _FAILURE = "infercanary_canary_state", "infercanary_canary_failure_info"
-_LOADING = "unreachable", "not_ready"  # reasons of a canary whose server may still load its model
+_LOADING = "unreachable", "not_ready"  # failure reasons while a server loads its model
 _SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
 _SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
@@ -70,7 +70,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Arm(Protocol):
     """One of the two sides of an experiment: an image, or an interpreter of this host.
 
-    An arm has one start at a time.
+    Only one start of an arm exists at a time.
     """
 
     summary: ArmSummary
@@ -105,8 +105,8 @@ class Turn(NamedTuple):
     starts: Mapping[str, Start]
     """Settled runs by canary, in order of time."""
     steps: Mapping[str, Mapping[str, float]]
-    """Seconds by canary and step of a deployment. The steps are the start itself, the time from the start request to
-    the first answered inference, and the steps of a cold start.
+    """Seconds by canary and step of a deployment: the start, the time from the start request to the first answered
+    inference, and the steps of a cold start.
     """
     seconds: float
     """Seconds of the whole turn."""
@@ -191,7 +191,7 @@ class TurnReader:
         return False
 
     def _failed(self, why: str, detail: str = "") -> StartFailed:
-        """Return an error. Its text may come from an untrusted container, and is made safe for a terminal."""
+        """Return an error. A text from an untrusted container is made safe for a terminal."""
         detail = shortened(printable(detail or self.arm.last_words()), _DETAIL)
         return StartFailed(f"{why}: {detail}" if detail else why)
 
@@ -209,7 +209,7 @@ class TurnReader:
             took = time.monotonic() - self._begin
             for (canary, step), seconds in self._points(COLD_START_METRIC).items():
                 if step == "warm_up":
-                    # Subtract the warm-up: it comes after the first inference, but the probe reports both at once.
+                    # The probe reports the first inference and the later warm-up together, so subtract the warm-up.
                     self._steps[canary].setdefault("first_answer", max(self._start, took - seconds))
             for run in self._last.runs:
                 if not run.boot_id:
@@ -217,7 +217,7 @@ class TurnReader:
             return
 
     def _points(self, name: str, labels: int = 2) -> dict[tuple[str, ...], float]:
-        """Return the values of a metric in the last report, by label values; only points with ``labels`` labels."""
+        """Return a metric's values in the last report by label values. Only points with ``labels`` labels count."""
         return {
             point.labels: point.value
             for family in (self._last.families if self._last else ())
@@ -242,10 +242,10 @@ class TurnReader:
             if self._runs[name] and not samples and states.get((name, FAILING)) and name not in loading:
                 last = self._runs[name][-1]
                 raise self._failed(f"canary {name} fails", last.detail or last.outcome)
-        # Progress is measured on the slowest canary, so that progress of another canary does not hide a hang.
+        # The slowest canary measures progress: other canaries may hide a hang.
         if (slowest := min(map(len, settled.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
-        # Wait for enough uncontended runs; after ``_MOST_RUNS`` times as many runs, contended runs are enough, too.
+        # Wait for enough uncontended runs, but for at most ``_MOST_RUNS`` times as many runs of any kind.
         return slowest >= runs and not any(
             (len(samples) < _MOST_RUNS * runs and sum(map(is_quiet, samples)) < runs)
             or self._awaits_sweep(name, samples)
@@ -262,8 +262,8 @@ class TurnReader:
     def _pause(self) -> float:
         """Return the seconds until the next request.
 
-        Requests are rare, because each request slows the probe a little. While a canary opens, the pause is short,
-        because the pause limits the precision of ``first_answer``.
+        Each request slows the probe a little, so requests are rare. The pause limits the precision of ``first_answer``,
+        so the pause is short while a canary opens.
         """
         states = self._points(_STATE)
         is_opening = any(on for (_, state), on in states.items() if state == "opening")

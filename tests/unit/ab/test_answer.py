@@ -200,7 +200,7 @@ def test_an_experiment_goes_on_until_the_claim_is_known():
 
 
 @cases([
-        (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: give more time (--budget)"),
+        (pairs(2), 12, "budget", "at least 3 pairs of starts are needed: raise the time limit (--budget)"),
         (pairs(4, 1.04, seed=2, scatter=0.03), 4, "budget", "would give a verdict (--restarts, --budget)"),
         (pairs(4, 1.03), 4, "restarts", "more starts will hardly give a verdict: the shift is near a limit"),
     ],
