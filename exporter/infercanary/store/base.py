@@ -57,19 +57,19 @@ class LastRun(NamedTuple):
 
 
 class Database:
-    """A database backend: opens connections and explains errors, but keeps no connection open."""
+    """A database backend: opens connections and explains errors. A backend itself keeps no connection open."""
 
     engine: Engine
     shown: str
     """Name for messages, without secrets. Each error message begins with this name."""
     advice: ClassVar[Mapping[str, str]] = {}
-    """Explanation and fix of an error, by a part of the error's text."""
+    """Explanation and fix of an error, by part of the error's text."""
     set_aside_at: float | None = None
     """Unix time at which the last corrupt file was renamed; None if there is no such file."""
     retention = Retention()
-    """Default limits of the rows that are kept."""
+    """Default limits for the number of stored rows."""
     upgrades = False
-    """True if old tables of a shared database may be upgraded, which only the ``migrate`` command does."""
+    """True if old tables of a shared database may be upgraded. Only the ``migrate`` command upgrades them."""
     is_guest = False
     """True for a command that adds benchmarks, perhaps while an exporter has the same file open."""
 
@@ -77,7 +77,7 @@ class Database:
         """Open a connection in autocommit mode, with the tables of :mod:`.schema`.
 
         Raises:
-            Exception: Errors of SQLAlchemy and of the operating system are not converted.
+            Exception: An unconverted error of SQLAlchemy or of the operating system.
         """
         connection = self.engine.connect()
         try:
@@ -92,11 +92,11 @@ class Database:
         raise NotImplementedError
 
     def begin(self, connection: Connection) -> None:
-        """Begin a transaction. If the connection is unusable, it is invalidated and an error is raised."""
+        """Begin a transaction. An unusable connection is invalidated, and an error is raised."""
         connection.exec_driver_sql("BEGIN")
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Return an error with a message of one line that names the fix.
+        """Return an error whose message of one line names the fix.
 
         An unusable connection is invalidated, and a corrupt file is renamed.
 
@@ -113,7 +113,8 @@ class Database:
         """Return the size of the database in bytes; None if the database is on a server."""
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the store's age in seconds: the time for which exporters ran, or a database server's Unix time.
+        """Return the store's age in seconds: total running time of its exporters, or the Unix time of a database
+        server.
 
         Args:
             connection: Connection, within a transaction if ``now`` is given.
@@ -125,6 +126,6 @@ class Database:
         """Return leases and findings of exporters that share the database; None if no other exporter uses it."""
 
     def explained(self, text: str, code: str = "") -> str:
-        """Return an error's text with the name of the database and the fix."""
+        """Return an error's message: name of the database, explanation and fix."""
         found = (f"{fix} ({text})" for part, fix in self.advice.items() if part in text or part == code)
         return f"{self.shown}: {next(found, text)}"

@@ -37,32 +37,32 @@ class Fleet:
         self.holder = uuid.uuid4().hex
         """Unique name of this process."""
         self.held: dict[ServiceKey, int] = {}
-        """Fencing token by service, for the leases that this process holds, as far as it knows."""
+        """Fencing token by service, for leases that this process held at the last check."""
         self._session = session
         self._renewing = renewing
         self._counts: dict[_Canary, Any] = {}
         self._numbers: dict[_Canary, Any] = {}
 
     def hold(self, wanted: _Services) -> set[ServiceKey]:
-        """Renew the leases of these services, take free leases, and return the services whose lease is now held."""
+        """Renew the leases of these services and take free leases. Return the services whose lease is now held."""
         self.held = self._lease(self._session, wanted, self.lease_seconds, takes=True)
         return {*self.held}
 
     def renew(self, services: _Services) -> set[ServiceKey]:
-        """Renew held leases on a separate connection, and return the services whose lease was renewed.
+        """Renew held leases on a separate connection. Return the services whose lease was renewed.
 
         This method may be called from a different thread.
         """
         return {*self._lease(self._renewing, services, self.lease_seconds)}
 
     def give_back(self, services: _Services) -> None:
-        """End held leases of these services, so that another process can take them at once."""
+        """End held leases of these services, for other processes to take at once."""
         if ended := self.held.keys() & services:
             self.held = {service: fence for service, fence in self.held.items() if service not in ended}
             self._lease(self._session, ended, 0.0)
 
     def claim(self, connection: Connection, service: ServiceKey) -> None:
-        """Lock a service's lease until the transaction ends, so that no other process writes about the service.
+        """Lock a service's lease until the transaction ends. Meanwhile, no other process writes about the service.
 
         Raises:
             LeaseLost: Another process has the lease.
@@ -113,7 +113,7 @@ class Fleet:
     def running(self, service: ServiceKey) -> list[Generation]:
         """Return the newest start of each running container, ordered by container.
 
-        The list is empty if no exporter has the service's lease, because then it is unknown which containers run.
+        The list is empty if no exporter has the service's lease: nobody then knows which containers run.
         """
         rows = self._session.rows(queries.RUNNING, queries.named(service, gone=GONE_SECONDS))
         newest = {start.container: start for start in decode_starts(rows)}

@@ -15,7 +15,7 @@ _DEFAULTS: Mapping[str, str] = {
     "client_encoding": "utf8",
     "connect_timeout": "5",
     "application_name": "infercanary-exporter",
-    "target_session_attrs": "read-write",  # if several hosts are named, use the current primary
+    "target_session_attrs": "read-write",  # of several hosts, use the current primary
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "2",
@@ -33,7 +33,7 @@ class Location(msgspec.Struct, frozen=True):
     """URL for messages, without parameters."""
     password_file: str | None
     lease_seconds: float
-    """Seconds after which another exporter may take the services of an exporter that has stopped responding."""
+    """Seconds without a renewal after which another exporter may take over an exporter's services."""
 
     @classmethod
     def of(cls, url: str) -> Location:
@@ -47,7 +47,7 @@ class Location(msgspec.Struct, frozen=True):
         base, _, text = url.partition("?")
         query = dict(parse_qsl(text, keep_blank_values=True))
         role, _, place = base.partition("//")[2].rpartition("@")
-        is_cut = "@" in text  # an unescaped `?` in a password looks like the start of the parameters
+        is_cut = "@" in text  # parameters may seem to start at an unescaped `?` in a password
         shown = f"postgresql://{'…' if is_cut else place}"
         if "password" in query or ":" in role or is_cut:
             raise StoreError(
@@ -72,10 +72,10 @@ class Location(msgspec.Struct, frozen=True):
         return cls(conninfo, shown, file, seconds)
 
     def password(self) -> dict[str, str]:
-        """Read the password file for one connection.
+        """Read the password file, for one connection.
 
         Returns:
-            Connection parameters; empty without a password file, because libpq then finds a password or needs none.
+            Connection parameters; empty without a password file. libpq then finds a password itself or needs none.
 
         Raises:
             StoreError: The file cannot be read.

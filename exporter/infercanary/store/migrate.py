@@ -17,7 +17,7 @@ def read_version(connection: Connection, shown: str) -> str | None:
     """Return the revision of the tables; None if the database has no tables of InferCanary.
 
     Raises:
-        StoreError: The tables are newer than :mod:`.schema`, or of an unknown revision.
+        StoreError: The tables are newer than :mod:`.schema`, or have an unknown revision.
     """
     from sqlalchemy import inspect
 

@@ -18,9 +18,9 @@ from infercanary.store.location import Location
 from infercanary.store.session import Session
 
 _CALL_SECONDS = 15.0
-_TABLES_LOCK = 0x1CA9A12  # for pg_advisory_xact_lock: one exporter at a time creates or changes tables
+_TABLES_LOCK = 0x1CA9A12  # for pg_advisory_xact_lock: only one exporter at a time changes tables
 _RETRY = "another exporter changed the same rows; the transaction is tried again"
-_ADVICE: Mapping[str, str] = {  # by SQLSTATE, or by a part of the error's text if there is no SQLSTATE
+_ADVICE: Mapping[str, str] = {  # key: SQLSTATE, or part of the error's text without SQLSTATE
     "53100": "the database's disk is full; stored data is not lost, and storing continues as soon as there is space",
     "53300": "the database has no free connection; raise max_connections, or use a pooler in session mode",
     "42501": "the role lacks a privilege, or the owner has not created the tables "
@@ -68,19 +68,21 @@ class PostgresDatabase(Database):
     def fleet(self, session: Session) -> Fleet:
         """Return the leases and findings of the exporters that share the database."""
         seconds = self._location.lease_seconds
-        # With this shorter time limit, a database that does not answer is noticed before the lease ends.
+        # A shorter time limit, to notice a silent database before the lease ends.
         renewing = PostgresDatabase(self._url, min(_CALL_SECONDS, seconds / 2))
         return Fleet(session, Session(renewing), seconds)
 
     def error(self, error: Exception, connection: Connection | None) -> StoreError:
-        """Explain an error. Only an invalid value is a permanent error; any other call may succeed later."""
+        """Explain an error. Invalid values are a permanent error. After any other error, the same call may succeed
+        later.
+        """
         cause = getattr(error, "orig", None) or error
         is_refused = isinstance(
             cause, (self.engine.dialect.loaded_dbapi.DataError, UnicodeError, OverflowError)
         )
         text = self.explained(str(cause) or type(cause).__name__, getattr(cause, "sqlstate", None) or "")
         if connection is not None and not is_refused:
-            connection.invalidate()  # the connection's state is unknown, so the next work reconnects
+            connection.invalidate()  # the connection's state is unknown: reconnect before the next work
         return (StoreError if is_refused else StoreAway)(text)
 
     @cached_property
@@ -98,7 +100,7 @@ class PostgresDatabase(Database):
         class Impatient(psycopg.Connection[Any]):
             """Connection with a time limit for each call.
 
-            A paused server would ignore statement_timeout and cancellation.
+            The client itself ends a call, because a paused server ignores statement_timeout and cancellation.
             """
 
             def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
@@ -126,7 +128,7 @@ class PostgresDatabase(Database):
         )
 
     def prepare(self, connection: Connection) -> None:
-        """Create or upgrade the tables. A lock ensures that only one exporter does so."""
+        """Create or upgrade the tables. A lock keeps other exporters from doing the same."""
         version = migrate.read_version(connection, self.shown)
         if version == schema.SCHEMA:
             return
@@ -137,7 +139,7 @@ class PostgresDatabase(Database):
             )
         self.begin(connection)
         connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
-        # check again, because another exporter may have created the tables meanwhile
+        # check again: another exporter may have created the tables meanwhile
         if migrate.read_version(connection, self.shown) == version:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             migrate.update(connection, version)

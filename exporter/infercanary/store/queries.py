@@ -1,7 +1,7 @@
 """SQL statements of the store, shared by SQLite and PostgreSQL.
 
-Most statements are SQL text that both databases accept. Statements that lock rows are built by SQLAlchemy, because
-SQLite has no FOR UPDATE.
+Most statements are SQL text that both databases accept. SQLite has no FOR UPDATE, so SQLAlchemy builds the statements
+that lock rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from infercanary.store.schema import series, start
 
 
 def named(service: ServiceKey, **more: Any) -> dict[str, Any]:
-    """Return statement parameters: the service's namespace and name, and ``more``."""
+    """Return parameters of a statement: the service's namespace and name, and ``more``."""
     return {"namespace": service.namespace, "service": service.name, **more}
 
 
@@ -39,7 +39,7 @@ RESET_CLOCK = text(
     "UPDATE clock SET now = NULL, age = 0.0 "
     "WHERE typeof(age) <> 'real' OR typeof(now) NOT IN ('real', 'null') OR NOT abs(age) < 1e15"
 )
-"""Reset the age if its value is impossible, as after a disk error. No store is older than 1e15 s."""
+"""Reset an impossible age (such as after a disk error). No store is older than 1e15 s."""
 NOW = text("SELECT extract(epoch FROM now())")
 """Unix time of the database's own clock, for PostgreSQL."""
 
@@ -84,7 +84,7 @@ ADD_SERIES = text("INSERT INTO series (start, canary) VALUES (:start, :canary) R
 KNOWN_SEQUENCES = text(
     "SELECT sequence FROM sample WHERE series = :series AND sequence BETWEEN :first AND :last"
 )
-# The lock of the series prevents duplicates, except if a disk error lowered `last` in SQLite's file.
+# The series is locked, so duplicates occur only if a disk error lowered `last` in SQLite's file.
 ADD_SAMPLES = text(
     "INSERT INTO sample (series, sequence, tier, body) VALUES (:series, :sequence, :tier, :body) "
     "ON CONFLICT DO NOTHING"
@@ -158,8 +158,7 @@ DROP_ORPHANS = [
     ).bindparams(_SERVICES)
     for table in ("document", "finding")
 ]
-"""Drop documents and findings of canaries without a start. Rows without a service name stay, because they are about
-all services.
+"""Drop documents and findings of canaries without a start. Rows without a service name concern all services, and stay.
 """
 
 # Thinning --------------------------------------------------------------------------------------------------------
@@ -199,9 +198,9 @@ LEASE = text(
 )
 """Renew the leases of this process and, if ``takes`` is true, take free leases.
 
-Rows are locked in a fixed order, because the two connections of a process may run this statement at the same time.
-now() is the time at which the statement began. So if the statement waits for a lock, it takes too few leases rather
-than too many. Rows of other holders are not locked.
+A process may run this statement on two connections at the same time, so rows are locked in a fixed order. now() is the
+time at which the statement began. So after waiting for a lock, the statement takes too few leases rather than too many.
+Rows of other holders are not locked.
 """
 CLAIM = text(
     "SELECT fence FROM lease WHERE namespace = :namespace AND service = :service AND holder = :holder "
@@ -216,8 +215,8 @@ PUT_FINDING = text(
     "ON CONFLICT (namespace, service, canary) DO UPDATE SET number = finding.number + 1, at = excluded.at, "
     "body = excluded.body, taught = excluded.taught RETURNING namespace, service, number"
 )
-"""Insert or replace a finding, if this process has the lease; otherwise no row is returned. The finding's number
-increases at each change.
+"""Insert or replace a finding. Without this process's lease, the statement returns no row and changes nothing. The
+finding's number increases at each change.
 """
 TAUGHT = text("SELECT namespace, service, canary, taught FROM finding WHERE length(taught) > 0")
 RUNNING = text(
@@ -238,7 +237,7 @@ COUNTS = text(
     "FROM start JOIN series ON series.start = start.id "
     "WHERE (:everything OR (namespace, service) IN :services) GROUP BY namespace, service, canary"
 ).bindparams(_SERVICES)
-"""Sums by canary. At least one sum changes whenever starts or runs of the canary change: the summed numbers of a row
-never decrease, except ``failed``, and ``thinned`` increases whenever ``failed`` decreases. New rows have larger ids
-than dropped rows.
+"""Sums by canary. At least one sum changes with each change of the canary's starts or runs. The summed numbers of a row
+never decrease, except ``failed``; ``thinned`` increases whenever ``failed`` decreases. New rows have larger ids than
+dropped rows.
 """

@@ -10,19 +10,20 @@ from infercanary.judge.policy import LIVE
 from infercanary.store.base import GONE_SECONDS
 
 FIRST_STARTS, LATEST_STARTS, OWN_STARTS = 2, 56, LIVE.pool.history
-"""Numbers of starts of each image that a judgement reads; they limit the CPU time after many restarts or new pod names.
+"""Numbers of starts of each image that a judgement reads. These limits save CPU time after many restarts or new pod
+names.
 
-- FIRST_STARTS: first starts of the image, which date the upgrade; two, because the first may be unreadable.
+- FIRST_STARTS: first starts of the image, which date the upgrade. The first start may be unreadable, so two are read.
 - LATEST_STARTS: latest starts of ended containers.
 - OWN_STARTS: latest starts of each running container.
 """
-_IMAGES = 8  # number of latest images and models with separate limits; with random weights each start is a new model
+_IMAGES = 8  # latest images and models with separate limits; random weights make each start a new model
 
 
 def to_judge(starts: Sequence[Any]) -> list[Any]:
     """Choose the starts of each image and model that a judgement needs.
 
-    Starts with too few runs have a separate limit, so that they do not displace longer starts.
+    Starts with too few runs have a separate limit, and cannot displace longer starts.
 
     Args:
         starts: Rows of :data:`.queries.SERIES_OF_CANARY` of one service and canary, in order of time.

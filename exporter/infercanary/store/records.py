@@ -1,4 +1,4 @@
-"""Records: encoding of starts and runs in the store."""
+"""Encoding of starts and runs in the store."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ log = structlog.get_logger(__name__)
 MAX_BYTES = 4096
 """Maximum size of an encoded run, in bytes."""
 MAX_CANARIES = 32
-"""Largest number of canaries of one start, so that a faulty probe with new names at each run cannot fill the disk."""
+"""Largest number of canaries of one start. Without this limit, a faulty probe with new names at each run could fill the
+disk.
+"""
 
-_MAX_KILLS = 64  # limit of stored memory kills, so that a server in a crash loop cannot fill the disk
+_MAX_KILLS = 64  # largest number of stored memory kills: a server in a crash loop must not fill the disk
 _MAX_CACHED = 512  # number of cached decoded starts
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
-# Decoded starts are cached, because each judgement of a service reads the same starts with large environments.
+# Each judgement of a service reads the same starts with large environments, so decoded starts are cached.
 _decoded = lru_cache(_MAX_CACHED)(msgspec.msgpack.Decoder(Generation).decode)
-# Errors of a row with flipped bits: wrong form, impossible numbers, invalid UTF-8, wrong type.
+# Errors while decoding a row with flipped bits: wrong form, impossible numbers, invalid UTF-8, wrong type.
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
 
 def encode(sample: Sample) -> bytes:
-    """Encode a run, or a merged run, for the store. If the result is too large, maps and tags are left out."""
+    """Encode a run, or a merged run, for the store. Too large a result is encoded without maps and tags."""
     body = _encoder.encode(sample)
     if len(body) > MAX_BYTES:
         body = _encoder.encode(
@@ -42,7 +44,7 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(bodies: Iterable[bytes]) -> list[Sample]:
-    """Decode runs in order. Runs that are unreadable, as after a disk error, are left out."""
+    """Decode runs in order. Unreadable runs (such as after a disk error) are left out."""
     samples, unreadable = [], 0
     for body in bodies:
         try:
@@ -60,7 +62,7 @@ def encode_start(generation: Generation) -> bytes:
 
 
 def decode_start(body: bytes) -> Generation | None:
-    """Decode a start; None if it is unreadable, as after a disk error. Do not change the result, which is cached."""
+    """Decode a start; None if the bytes are unreadable. The result is cached, so do not change it."""
     try:
         return _decoded(body)
     except _UNREADABLE:
@@ -69,14 +71,14 @@ def decode_start(body: bytes) -> Generation | None:
 
 
 def decode_starts(rows: Iterable[Iterable[bytes]]) -> Iterator[Generation]:
-    """Yield the readable starts of rows whose only column is an encoded start."""
+    """Yield the readable starts of rows with a single column, the encoded start."""
     for (body,) in rows:
         if (start := decode_start(body)) is not None:
             yield start
 
 
 def with_known(generation: Generation, body: bytes) -> Generation:
-    """Return a start with the stored start time, and with stored profiles and memory kills added.
+    """Return a start with the stored start time, and with stored profiles and memory kills in addition to its own.
 
     Args:
         generation: The start as reported now.

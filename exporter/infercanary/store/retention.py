@@ -1,18 +1,18 @@
-"""Retention: limits of the rows that the store keeps. Runs are merged into block medians, and later into hours.
+"""Retention: limits for the number of stored rows. Runs are merged into block medians, and these into hourly medians.
 
 Each tier is kept for a purpose:
 
-- OPENING, the first runs of a start: for the looks, which each judgement replays, and to compare memory at the same
+- OPENING, the first runs of a start: for the looks (which each judgement replays), and to compare memory at the same
   age.
-- RAW, the newest runs of an image: for the baseline, and for the latest blocks, in which a drift is sought.
+- RAW, the newest runs of an image: for the baseline, and for the latest blocks of a drift.
 - FIRST, block medians of an image's first runs: for the frozen baseline of a drift.
-- BLOCKS, block medians of a week: for concurrent baselines, if an upgrade is judged again days later. Hourly
-  medians are too coarse for this, because all looks take only half an hour.
+- BLOCKS, block medians of a week: for concurrent baselines if an upgrade is judged again days later. All looks take
+  only half an hour, so hourly medians would be too coarse.
 - HOURS, hourly medians: for the onset of a drift, and for ``infercanary scan``.
 - FAILED, failed runs: they show that a container still runs, and ``infercanary report`` lists them.
 
-The status page reads no stored runs. Limits are counts and not ages, because a clock that jumps must not drop a
-baseline. The few limits that are ages use the age of the store.
+The status page reads no stored runs. A clock that jumps must not drop a baseline, so limits are counts and not ages.
+The few limits on ages use the age of the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
 TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
 """Names of the tiers. A series has a column of each name with its number of rows in that tier."""
 
-_SEEN_SECONDS = 7_200.0  # `seen` is written once an hour, so smaller differences do not count
+_SEEN_SECONDS = 7_200.0  # smaller differences of `seen` do not count, because `seen` is written once an hour
 # A container seen within this time counts as running. One day would be too short, because the store's age may jump by
 # one day.
 _RUNS_SECONDS = 2 * DAY_SECONDS
@@ -61,7 +61,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     raw: int = 960
     """Newest runs of each image, unmerged, in addition to the first runs of starts."""
     slack: int = 120
-    """Number of runs beyond ``raw`` that are merged at once, which writes less; a multiple of ``BLOCK``."""
+    """Number of runs beyond ``raw`` that are merged at once, to save writes. A multiple of ``BLOCK``."""
     first: int = 8_640
     """First runs of each image (a day), whose block medians stay as long as the image."""
     blocks: int = 5_040
@@ -77,8 +77,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     first_starts: int = 8
     """Number of first starts of each image that are kept."""
     images: int = 8
-    """Images of each service; images that still run are kept beyond this limit. Also the number of models of an image
-    that have separate limits in a container.
+    """Number of images of each service. Running images are kept beyond this limit. Also the number of an image's models
+    with separate limits in a container.
     """
     image_seconds: float = 90 * DAY_SECONDS
     """Seconds for which an image is kept after it was last seen. The newest two images are kept longer."""
@@ -107,7 +107,7 @@ def expired(starts: Iterable[Any], age: float, keep: Retention) -> list[int]:
     ranks: defaultdict[object, dict[object, int]] = defaultdict(dict)  # images of a service, newest first
     kept: set[object] = set()  # images that stay
     groups: defaultdict[tuple[object, object, bool], list[int]] = defaultdict(list)
-    newest_first = [*starts][::-1]  # also among starts that were seen at about the same time
+    newest_first = [*starts][::-1]  # also for starts seen at about the same time
     newest_first.sort(key=lambda start: min(start.seen, age - _SEEN_SECONDS), reverse=True)
     for start in newest_first:
         service = start.namespace, start.service

@@ -27,7 +27,7 @@ SCHEMA = "0002"
 """Alembic revision of these tables: the newest in the folder ``migrations``."""
 
 
-_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite assigns numbers only to an INTEGER PRIMARY KEY
+_ID = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only with an INTEGER PRIMARY KEY
 
 metadata = MetaData()
 
@@ -43,7 +43,7 @@ def _id_of(table: str, **more: Any) -> Column[int]:
 # Revision of the tables. The column has the name that Alembic uses.
 schema = Table("infercanary_schema", metadata, Column("version_num", Text, primary_key=True))
 
-# One row, used only in SQLite. now: last Unix time given by an exporter. age: seconds for which exporters had run by
+# One row, used only in SQLite. now: last Unix time given by an exporter. age: total seconds that exporters had run by
 # then.
 clock = Table("clock", metadata, Column("now", Double), Column("age", Double, nullable=False))
 
@@ -77,7 +77,7 @@ series = Table(
     UniqueConstraint("start", "canary"),
 )
 
-# Without a rowid, SQLite stores the rows of a series side by side, so they are read quickly.
+# Without a rowid, SQLite stores the rows of a series side by side, and reads them quickly.
 sample = Table(
     "sample",
     metadata,

@@ -15,7 +15,7 @@ from infercanary.store.base import Database
 
 
 class Session:
-    """One connection in autocommit mode, so that a single read costs one round trip.
+    """One connection in autocommit mode. A single read costs one round trip.
 
     Args:
         database: Kind and location of the database.
@@ -46,14 +46,14 @@ class Session:
             raise self._database.error(error, self._connection) from error
         finally:
             if self._connection is not None and self._connection.invalidated:
-                self._connection = None  # the next work reconnects
+                self._connection = None  # the next call of `work` reconnects
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Run the body of a ``with`` statement in a transaction, which is rolled back after an exception.
 
-        If a transaction is already open, the body becomes part of that transaction. Do not catch an exception inside
-        the outermost transaction, because nothing may be written after the exception.
+        If a transaction is already open, the body becomes part of that transaction. Nothing may be written after an
+        exception, so do not catch an exception inside the outermost transaction.
 
         Raises:
             StoreError: The transaction cannot be begun or committed.
@@ -82,11 +82,11 @@ class Session:
             return connection.execute(statement, given).all()
 
     def keyed(self, statement: Executable, given: Any = None) -> list[Any]:
-        """Run a statement, and return its rows with the first two columns combined to a service's key."""
+        """Run a statement. Return its rows, with the first two columns combined into the key of a service."""
         return [(ServiceKey(*row[:2]), *row[2:]) for row in self.rows(statement, given)]
 
     def fast(self, statement: Executable, *given: Mapping[str, Any]) -> list[Any]:
-        """Run a statement directly with the driver, because SQLAlchemy takes longer than SQLite itself.
+        """Run a statement directly with the driver. SQLAlchemy would take longer than SQLite itself.
 
         Args:
             statement: A constant statement whose parameters need no conversion.

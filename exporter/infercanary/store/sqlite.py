@@ -28,11 +28,11 @@ from infercanary.store.retention import DAY_SECONDS, IN_MEMORY, Retention
 
 log = structlog.get_logger(__name__)
 
-_LOCK_SECONDS = 2.0  # longest wait for the file while another exporter, which is ending, still uses the file
-_MAX_CHECKED_BYTES = 256 << 20  # a larger file is not checked; checking this size takes about a second
+_LOCK_SECONDS = 2.0  # longest wait for the file while another exporter ends
+_MAX_CHECKED_BYTES = 256 << 20  # the check takes about a second; a larger file is not checked
 _MAX_SET_ASIDE = 3
 _CACHE_KIB = 16 << 10
-_WAL_PAGES = 4_000  # 16 MB; with a large log, a page that is written often is copied into the file only once
+_WAL_PAGES = 4_000  # 16 MB: a large log saves repeated copies of often written pages into the file
 _APPLICATION_ID = 0x1CA9A12  # in the header of each store, to recognize databases of other programs
 _CORRUPT = ".corrupt-%Y%m%dT%H%M%S.%f%z"
 _CORRUPT_FILES = ".corrupt-????????T??????.??????+0000"
@@ -68,7 +68,7 @@ class SqliteDatabase(Database):
         self._path = path
         self.engine = create_engine(
             URL.create("sqlite", database=str(path or ":memory:")),
-            # same style as psycopg, so that Session.fast passes parameters to the driver unchanged
+            # psycopg's style: Session.fast passes parameters to the driver unchanged
             paramstyle="named",
             # Only explicit statements begin and end transactions.
             connect_args={"timeout": _LOCK_SECONDS, "isolation_level": None, "check_same_thread": False},
@@ -94,7 +94,7 @@ class SqliteDatabase(Database):
         """Begin a transaction.
 
         Raises:
-            StoreAway: The file or its log was removed, so written data would be lost.
+            StoreAway: The file or its log was removed, and written data would be lost.
         """
         if self._find_inodes() != self._inodes:
             connection.invalidate()
@@ -122,7 +122,7 @@ class SqliteDatabase(Database):
         return int(connection.exec_driver_sql(pages).scalar_one())
 
     def age(self, connection: Connection, now: float | None = None) -> float:
-        """Return the seconds for which exporters have run, up to the Unix time ``now`` if it is given."""
+        """Return the total seconds that exporters have run, up to the Unix time ``now`` if given."""
         if now is not None:
             connection.execute(queries.ADVANCE_CLOCK, {"now": now, "day": DAY_SECONDS})
         return connection.scalar(queries.AGE) or 0.0
@@ -137,7 +137,7 @@ class SqliteDatabase(Database):
     def prepare(self, connection: Connection) -> None:
         """Keep other exporters away, and bring the tables to the current schema."""
         driver: Any = connection.connection.driver_connection
-        # A disk error in one name must not make the other rows unreadable.
+        # One name with a disk error must not make other rows unreadable.
         driver.text_factory = lambda text: text.decode(errors="replace")
         version = self._check(connection)
         if self._path and not self.is_guest:
@@ -201,9 +201,9 @@ class SqliteDatabase(Database):
         return migrate.read_version(connection, self.shown)
 
     def _set_aside(self, error: object) -> None:
-        """Rename the file and its log, so that a new file is created. The last three corrupt files are kept."""
+        """Rename the file and its log to make place for a new file. The last three corrupt files are kept."""
         renamed = f"{self._path}{datetime.now(timezone.utc).strftime(_CORRUPT)}"
-        # The file itself is last: if renaming is interrupted, the next start finds the file and renames it again.
+        # The file itself comes last. After an interruption, the next start finds the file and continues renaming.
         for suffix in ("-wal", "-shm", "-journal", ""):
             with suppress(FileNotFoundError):
                 os.replace(f"{self._path}{suffix}", f"{renamed}{suffix}")
@@ -217,10 +217,10 @@ class SqliteDatabase(Database):
 
 
 def _drop_unreadable(connection: Connection) -> None:
-    """Drop rows with a value that does not have its column's type, because SQLite does not enforce types.
+    """Drop rows with a value of a wrong type, because SQLite does not enforce the types of columns.
 
-    For example, one wrong bit in a row's header after a disk error turns a text into a blob, which readers do not
-    expect. Encoded runs are not checked here: their table is large, and decoding checks them.
+    For example, one flipped bit in a row's header turns a text into a blob, which readers do not expect. The large
+    table of encoded runs is left out, because decoding checks each run.
     """
     for table in (schema.start, schema.series, schema.document):
         kinds = {column.name: _KINDS[column.type.python_type] for column in table.columns}

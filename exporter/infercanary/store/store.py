@@ -1,7 +1,7 @@
-"""Store: keeps each run once, and the judge's documents, in SQLite or PostgreSQL.
+"""Store: keeps each run once, and the documents of the judge, in SQLite or PostgreSQL.
 
-Old runs are merged and dropped by the limits of :class:`.retention.Retention`. So the size is bounded, even with faulty
-probes and clocks.
+Old runs are merged and dropped by the limits of :class:`.retention.Retention`. So even faulty probes and clocks cannot
+make the store grow without limit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 _AFTER_SECONDS = 1e-3
 _OF_START = "namespace", "service", "container", "boot_id", "host", "image_id", "image_digest"
-_DROPPED = 20  # number of starts dropped in one transaction, because a start may have thousands of rows
+_DROPPED = 20  # starts dropped in one transaction: a start may have thousands of rows
 _FILE = re.compile(r"(?!\s*\w+\s*[=:])[^\0]+")  # excludes libpq's form `host=…` and a URL without slashes
 
 
@@ -59,7 +59,7 @@ class Store:
     """
 
     def __init__(self, database: Database, keep: Retention | None = None) -> None:
-        # Last start, and its id, of each container with new runs since the last thinning.
+        # Last start and its id, for each container with new runs since the last thinning.
         self._written: dict[tuple[ServiceKey, str], tuple[Generation, int]] = {}
         self.session = Session(database, self._written.clear)
         self.fleet = database.fleet(self.session)
@@ -76,9 +76,9 @@ class Store:
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Store samples of a start, in any order.
 
-        A sample that is already stored is ignored, so the same samples may be passed again after an error. A sample is
-        also ignored if later samples were already merged. Pass the starts of a container in order of time: if a clock
-        was set back, only the order of the calls shows which start is earlier.
+        Samples that are already stored are ignored, so the same call may be repeated after an error. Samples older than
+        a merged sample are also ignored. Pass the starts of a container in order of time: if a clock was set back, only
+        the order of the calls shows which start is earlier.
 
         Args:
             generation: The start. Its fields replace the stored fields, except ``started_at``.
@@ -107,7 +107,7 @@ class Store:
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Return the number of successful runs, including merged runs, by container and boot id."""
-        # fast(), because this is called for each canary that may be due.
+        # Each canary that may be due calls this, so use fast().
         rows = self.session.fast(queries.TAKEN, named(service, canary=canary))
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
@@ -177,7 +177,7 @@ class Store:
     def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
         """Store a document. The last ``HISTORY`` documents of a service, canary and kind are kept.
 
-        Documents are dropped when the store has no start of the canary any more.
+        Documents of a canary are dropped with the canary's last start.
 
         Args:
             service: Service of the canary.
@@ -193,7 +193,7 @@ class Store:
         with self.session.transaction() as connection:
             number = connection.execute(queries.ADD_DOCUMENT, {**key, "at": at, "body": body}).scalar_one()
             connection.execute(queries.FORGET_DOCUMENTS, {**key, "number": number - HISTORY})
-            if self.fleet is not None:  # lock the lease last, because a locked lease cannot be renewed
+            if self.fleet is not None:  # the lease cannot be renewed while locked, so lock it last
                 self.fleet.claim(connection, service)
 
     def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
@@ -210,7 +210,7 @@ class Store:
         values: dict[str, Any] = {name: getattr(generation, name) for name in _OF_START}
         latest, body = connection.execute(queries.KNOWN, values).one()
         kept = generation if body is None else with_known(generation, body)
-        # Even if the clock was set back, a start is later than the container's previous start and its runs.
+        # A start is later than the container's previous start and runs, even if the clock was set back.
         began = max(kept.started_at, latest + _AFTER_SECONDS)
         seen = self.database.age(connection)
         values |= {"began": began, "seen": seen, "image_key": kept.work_key, "body": encode_start(kept)}
@@ -270,7 +270,9 @@ class Store:
                 connection.execute(statement, services)
 
     def _bodies(self, rows: Sequence[Any], most_bytes: int | None) -> Mapping[int, list[bytes]]:
-        """Return the stored runs by series: if all runs have more than ``most_bytes``, only the first and last runs."""
+        """Return the stored runs by series. Beyond ``most_bytes``, only the first and last runs of each series are
+        returned.
+        """
         statement: Executable = queries.BODIES
         given: dict[str, Any] = {"ids": [row.id for row in rows]}
         if most_bytes is not None and sum(row.rows for row in rows) * MAX_BYTES > most_bytes:
@@ -300,7 +302,7 @@ def check(location: str | os.PathLike[str] | None) -> Database:
 
         return PostgresDatabase(text)
     if "://" in text or not _FILE.fullmatch(text):
-        # The message leaves out the location, which may contain a password.
+        # The location may contain a password, so the message leaves it out.
         raise StoreError("the location is neither a file's path nor a URL that begins with postgresql://")
     return SqliteDatabase(Path(text))
 

@@ -40,14 +40,14 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
             first = keep.first // BLOCK
             room = first - sum(one.first for one in window)
             newest, older = window[: keep.opening_starts], window[keep.opening_starts :]
-            # First runs of an older start stay as long as they are among the image's newest runs.
+            # First runs of an older start stay while they are among the image's newest runs.
             openings = keep.raw - sum(one.opening + one.raw for one in newest)
             surplus = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
                 *_surplus(older, OPENING, max(0, openings)),
                 *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
             ]
-            # Oldest runs first, because they belong in the tier FIRST.
+            # Oldest runs first: these belong in the tier FIRST.
             for one, tier, count in reversed(surplus):
                 room -= _replace(connection, one, tier, count, room)
         surplus = [
@@ -63,8 +63,8 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
     """Group the series that share the row limits of an image.
 
     New weights are an upgrade, so each of the last ``models`` models of an image has its own limits. Earlier models
-    of an image share limits. Their rows are not dropped, because a model is new for all canaries of a service even if
-    only one canary has new weights.
+    of an image share limits. Rows of earlier models are not dropped: new weights of one canary make the model new for
+    all canaries of the service.
     """
     own = [*dict.fromkeys(one.image_key for one in series)][:models]
     windows: dict[str, list[Any]] = {}
@@ -74,13 +74,13 @@ def _windows(series: Sequence[Any], models: int) -> Collection[list[Any]]:
 
 
 def _surplus(series: Iterable[Any], tier: int, window: int, whole: int = 1) -> Iterator[tuple[Any, int, int]]:
-    """Yield the rows to merge or drop as (series, tier, number of rows).
+    """Yield the rows to merge or drop, as series, tier and number of rows.
 
     Args:
-        series: Series; those whose rows stay longest come first.
+        series: Series in the order of importance: rows of the first series stay longest.
         tier: Tier of the rows.
         window: Number of rows that stay, over all series.
-        whole: If some rows of a series stay, the number of its other rows is rounded down to a multiple of ``whole``.
+        whole: If only some rows of a series are surplus, their number is rounded down to a multiple of ``whole``.
     """
     for one in series:
         there = getattr(one, TIERS[tier])
