@@ -1,4 +1,4 @@
-"""Timed target: opens, warms up and times one target, in a thread and with a deadline."""
+"""Timed target: opens, warms up and times one target in a thread with a deadline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("infercanary.probe")
 
-_MAX_SKIPPED = 5  # consecutive skipped runs, after which a contended run is better than none (constant load)
+# after this number of skipped runs in a row (constant load), a contended run is better than no run
+_MAX_SKIPPED = 5
 _WARM_UP_REPEATS = 100
 _WARM_UP_SECONDS = 20.0
 _MAX_VALUES = 1024
@@ -44,12 +45,12 @@ _MAX_PHASES, _MAX_READINGS = 16, 64
 
 
 class TimedTarget:
-    """Calls one target in a separate thread with a deadline. A hang affects only the target's own runs.
+    """Calls one target in a separate thread with a deadline. A hang affects only the runs of this target.
 
     Args:
         timeout: Maximum seconds of a run.
         pool: The server's own pool; None to run in a separate thread.
-        sweep: Points of the canary's sweep, a part of its identity; None without a sweep.
+        sweep: Points of the canary's sweep, which are part of the canary's identity; None without a sweep.
         memory: Watches memory during the opening, and may refuse the opening; None for no watch.
     """
 
@@ -73,15 +74,16 @@ class TimedTarget:
         self._container = ContainerCpu()
         self._taking = Taking(target, self._container)  # reads the measures of the runs
         self._worker = Worker(f"infercanary-{name}")
-        self._skipped = 0  # consecutive skipped runs
+        self._skipped = 0  # number of skipped runs in a row
         self._unopened: dict[str, str] = {}
-        """Environment of an engine that could not be opened, with the versions that do not fit."""
+        """Environment of an engine that could not be opened, including the versions that do not fit together."""
         self._phase_names: set[str] = set()
-        self._turn: Future[Any] | None = None  # the last turn in the server's pool
+        self._turn: Future[Any] | None = None  # last turn in the server's pool
         self._hang_reported = False
-        self._most_repeats = math.inf  # smaller after a server's rate limit refused requests
-        self._entered: float | None = None  # start of the target's present method; None outside its methods
-        self._busy = 0.0  # seconds in the target's methods in this round
+        self._most_repeats = math.inf  # maximum repeats; smaller after a server's rate limit refused requests
+        # start of the present call of a target's method; None outside these calls
+        self._entered: float | None = None
+        self._busy = 0.0  # seconds in the target's methods during this round
         self._usage = ThreadUsage()  # use of the thread by the last call
         self._thread_id = 0  # thread of the last call
 
@@ -90,7 +92,7 @@ class TimedTarget:
         self._taking.is_guest = True
 
     def interrupt(self) -> None:
-        """End the present wait for the target, and every later wait. Callable from any thread."""
+        """End the present wait for the target, and all later waits. Callable from any thread."""
         self._worker.interrupt()
 
     def _run(self, repeats: int) -> RunResult:
@@ -107,9 +109,11 @@ class TimedTarget:
             return self._worker.call(lambda: self._name_shortage(lambda: self._repeat(repeats)), self.timeout)
         except DeadlineExceeded:
             if self._turn is not None:
-                self._turn.cancel()  # a later turn would not be charged to the budget
+                # cancel the turn, because the budget would not be charged for a later turn
+                self._turn.cancel()
             if self.pool is not None and self._entered is None:
-                # Let the thread finish. Otherwise, on a busy machine, the next round might count the thread as hanging.
+                # Wait until the thread ends. Otherwise, on a busy machine, the next round might find the thread
+                # hanging.
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self.timeout:g} s") from None
@@ -130,7 +134,7 @@ class TimedTarget:
         return result._replace(busy=busy, cost=cost)
 
     def _report_hang(self) -> None:
-        """Tell the server, only once, that an opening past its deadline holds a thread of the server's pool."""
+        """Tell the server, only once, that an opening past its deadline holds a thread of its pool."""
         if self._hang_reported or self.pool is None:
             return
         self._hang_reported = True
@@ -139,10 +143,10 @@ class TimedTarget:
         if self._entered is not None:
             self.pool.lost_a_thread()
 
-    # The methods below run in the target's thread.
+    # The target's thread calls the methods below.
 
     def _name_shortage(self, work: Callable[[], T]) -> T:
-        """Do the work. If memory runs out, describe the shortage, and give back the memory of the work.
+        """Do the work. If memory runs out, describe the shortage, and release the memory of the work.
 
         Raises:
             Failure: `out_of_memory`, or the work raised an exit or an interrupt.
@@ -151,9 +155,10 @@ class TimedTarget:
         try:
             return work()
         except Failure:
-            raise  # keep the target's reason: a server's answer may contain words for a memory shortage
+            # keep the target's own reason, because a server's answer may contain words for a memory shortage
+            raise
         except BaseException as error:
-            if not isinstance(error, Exception):  # an exit comes from the target here, not from the user
+            if not isinstance(error, Exception):  # an exit here comes from the target, not from the user
                 raise Failure("raised", one_line(error)) from None
             device = str(self.target.device) or "cpu"
             if (place := place_of(error, device)) is None:
@@ -162,7 +167,7 @@ class TimedTarget:
             clear_frames(error)
             self._turn = None
         give_back()
-        # Raise outside the handler, so that the new error does not hold the old error's frames.
+        # Raise outside the handler, so that the new error does not keep the old error's frames.
         raise Failure("out_of_memory", text)
 
     def _open(self) -> Opened:
@@ -172,11 +177,11 @@ class TimedTarget:
                 return self._name_shortage(self._open_and_warm_up)
             return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
-            clear_frames(error)  # otherwise the frames keep an engine alive longer than its stream
-            if self.target.device:  # without a device, there is no engine here
+            clear_frames(error)  # without this call, the frames keep an engine alive longer than its stream
+            if self.target.device:  # without a device, there is no engine
                 with suppress(BaseException):
                     self._unopened = _texts(self.target.environment())
-            # close a half-open target, which may hold memory until the next attempt
+            # close a half-open target, because it may hold memory until the next attempt
             with suppress(BaseException):
                 self.target.close()
             if isinstance(error, Failure) and error.reason == "out_of_memory":
@@ -232,7 +237,7 @@ class TimedTarget:
                 timings.append(timing)
                 used.append(self._usage)
         usage = sum(used, ThreadUsage())
-        # If the canary calls a server, other processes in the container do its work, so contention inside is unknown.
+        # If the canary calls a server, other processes in the container do the work, so contention inside is unknown.
         calls_a_server = bool(self._phase_names & OF_SERVER)
         inside = None if calls_a_server else others.since(usage)
         helped = helpers.helped() if helpers is not None else None
@@ -248,7 +253,7 @@ class TimedTarget:
         )  # fmt: skip
 
     def _make_fewer(self, failure: Failure, allowed: int) -> None:
-        """End the repeats at the server's rate limit; later rounds make half as many repeats.
+        """End the repeats at the server's rate limit. Later rounds make half as many repeats.
 
         Raises:
             Failure: The failure has another reason, or the server allowed no repeat.
@@ -258,7 +263,7 @@ class TimedTarget:
         self._most_repeats = max(1, allowed // 2)
 
     def _read(self, result: Any) -> tuple[list[float], list[Reading]]:
-        """Read the result's values and the target's own readings. Raises for invalid readings."""
+        """Read the values of the result, and the target's own readings. Raise an error for invalid readings."""
         values = [float(value) for value in islice(self.target.values(result), _MAX_VALUES)]
         readings = list(islice(self.target.readings(), _MAX_READINGS))
         for metric, value, labels in readings:
@@ -270,7 +275,7 @@ class TimedTarget:
         return values, readings
 
     def _wait_until_free(self) -> None:
-        """Wait while the server's work is on the target's device; see :meth:`Target.is_busy`."""
+        """Wait while the server's work occupies the target's device; see :meth:`Target.is_busy`."""
         begin = perf_counter()
         while self.target.is_busy():
             if perf_counter() - begin > _GIVE_WAY_SECONDS:
@@ -278,11 +283,11 @@ class TimedTarget:
             sleep(0.001)
 
     def _measure(self) -> tuple[Timing, Any]:
-        """Run one repeat, and check its times, because a target's own clock may give NaN, which reports cannot hold."""
+        """Run one repeat, and check its times: a target's own clock may return NaN, which a report cannot contain."""
         timing, result = self._call(self.target.clock.measure, self.target.run)
         if kind := pending(result):
             if isinstance(result, Coroutine):
-                result.close()  # avoids Python's warning about a coroutine that was never awaited
+                result.close()  # prevents Python's warning about a coroutine that was never awaited
             raise UsageError(
                 f"the result is {kind}, which is not computed yet; give a function that completes it and returns "
                 "the output"

@@ -1,6 +1,6 @@
-"""The two clocks: the host's, and the GPU's by CUDA events. Both time one repeat of a target, phase by phase.
+"""The two clocks: the host's clock, and the GPU's clock by CUDA events. Both time one repeat of a target by phase.
 
-GPU time and host time are separate. With a device, ``h2d``, ``compute`` and ``d2h`` are the device's time.
+GPU time and host time are separate. With a device, ``h2d``, ``compute`` and ``d2h`` are device time.
 ``launch`` is the host's time to enqueue these phases, and ``queue`` is the wait before and between them. A slow
 launch with a normal GPU time is a real and common fault.
 """
@@ -24,7 +24,7 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 class Timing(NamedTuple):
-    """Seconds per inference of one repeat: ``wall`` by the host's monotonic clock, and each phase."""
+    """Seconds per inference of one repeat: ``wall`` by the host's monotonic clock, and the seconds of each phase."""
 
     wall: float
     phases: dict[str, float]
@@ -34,7 +34,7 @@ class Clock(Protocol):
     """Times one repeat."""
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """Call ``run`` with a phase marker; return its timing and its result. Exceptions of ``run`` pass through.
+        """Call ``run`` with a phase marker, and return its timing and result. Exceptions of ``run`` pass through.
 
         Args:
             run: Function that makes the inferences of one repeat, with each phase inside ``with phase(name):``.
@@ -46,12 +46,15 @@ class Clock(Protocol):
 
 
 def inferences(clock: Clock) -> int:
-    """Return the number of inferences in a repeat, by which the clock divides times; 1 without ``batch``."""
+    """Return the number of inferences in a repeat; 1 for a clock without ``batch``. The clock divides times by this
+    number.
+    """
     return int(getattr(clock, "batch", 1))
 
 
 def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
-    """Return the number of inferences that together compute for 100 µs, because events resolve about 0.5 µs.
+    """Return the number of inferences that compute for 100 µs in total, because events have a resolution of about 0.5
+    µs.
 
     Args:
         clock: Clock with the phase ``compute``, which times ``run`` several times.
@@ -65,7 +68,7 @@ def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
 
 
 class HostClock:
-    """Clock for work that is complete when the call returns (CPU, HTTP). Times of a repeated phase are added."""
+    """Clock for work that is complete when the call returns (CPU, HTTP). Times of a repeated phase are summed."""
 
     batch = 1
 
@@ -101,7 +104,7 @@ class _HostSpan:
 
 
 class _DeviceSpan(_HostSpan):
-    """A phase on the device: an event at its start, an event at its end, and the host's time to enqueue the work."""
+    """A phase on the device: an event at each end, and the host's time to enqueue the work."""
 
     __slots__ = ("start", "stop", "stream")
 
@@ -172,7 +175,9 @@ class CudaClock:
             return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
     def _drop_anchor(self) -> int:
-        """Return the host's time at a new anchor: the middle between two clock readings, in the narrowest try."""
+        """Drop the anchor and make a new one. Return its host time: the middle between two clock readings, from the
+        most exact try.
+        """
         narrowest = at = 0
         self._end.record(self.stream)
         self._end.synchronize()
@@ -204,7 +209,7 @@ class CudaClock:
 
 
 def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
-    """Convert a repeat of ``batch`` inferences to one inference."""
+    """Divide the times of a repeat by its ``batch`` inferences."""
     if batch == 1:
         return Timing(wall, phases)
     return Timing(wall / batch, {name: seconds / batch for name, seconds in phases.items()})

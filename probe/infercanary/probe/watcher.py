@@ -1,4 +1,4 @@
-"""Memory watcher: checks known needs of canaries and sweep points in advance, and watches unknown needs.
+"""Memory watcher: checks known memory needs of canaries and sweep points in advance, and watches unknown needs.
 
 A thread reads the remaining host memory while a canary is open or is being opened. If memory falls to the reserve,
 the thread restarts the probe's own process. In a server's process, the thread closes the largest canary instead
@@ -31,11 +31,11 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # ending work or closing a canary to free less is not worth it
+_LEAST = 8 << 20  # less memory is not worth ending work or closing a canary
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
-_RUN_SECONDS = 1.0  # no look so early in a run: a look would lengthen a short run
+_RUN_SECONDS = 1.0  # no look so early in a run, because a look would lengthen a short run
 _UNKNOWN_SECONDS = 60.0
 _FEWER_LOADS = "give fewer or smaller loads"
 
@@ -51,21 +51,21 @@ class Growth:
         self.canary = canary
         self.load = load
         self.why = ""
-        """Reason why the work was ended; empty if it was not ended."""
+        """Reason why the work was ended; empty if the work was not ended."""
         self.largest = 0
-        """Largest growth seen, bytes."""
+        """Largest observed growth, bytes."""
         self._thread = thread
         self._lock, self._is_finished = threading.Lock(), False
         self._before = resident()
 
     def look(self) -> int:
-        """Return the growth of the process so far, bytes."""
+        """Return the present growth of the process, bytes."""
         size = max(0, resident() - self._before)
         self.largest = max(self.largest, size)
         return size
 
     def end(self, why: str) -> None:
-        """Make the work raise an error with this reason, unless the work is finished."""
+        """Make the work raise an error with this reason, unless the work has finished."""
         with self._lock:
             if not (self._is_finished or self.why):
                 self.why = why
@@ -73,7 +73,9 @@ class Growth:
                     _raise_in(self._thread, MemoryError)
 
     def finish(self) -> None:
-        """Make :meth:`end` raise nothing from now on. A raised error may still arrive until the next Python call."""
+        """From now on, :meth:`end` raises no error. An error that was already raised may arrive until the next Python
+        call.
+        """
         with self._lock:
             self._is_finished = True
 
@@ -92,23 +94,23 @@ class Memory:
         self, targets: Mapping[str, Target], host: HostMemory | None = None, device_reserve: int | None = None
     ) -> None:
         self.owns_process = False
-        """True in the probe's own process, which may restart itself, and whose engines get a memory limit.
+        """True in the probe's own process. This process may restart itself, and its engines get a memory limit.
         """
         self.run_began: float | None = None
-        """Monotonic start of the present run; there is no look in its first second. None between runs."""
+        """Monotonic start of the present run, without a look in the first second; None between runs."""
         self.closing: list[Ended] = []
-        """Canaries that the probe's thread has to close because the server needs memory."""
+        """Canaries that the probe's thread must close, because the server needs memory."""
         self.alarm = threading.Event()
-        """Event that is set by a new entry in :attr:`closing`, and by :meth:`stop`."""
+        """Event that a new entry in :attr:`closing` and :meth:`stop` set."""
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
-        self._sizes: dict[str, int] = {}  # open canary → bytes that its opening took
+        self._sizes: dict[str, int] = {}  # open canary → bytes that opening it took
         # Canaries may open concurrently in their own threads, so each change of a list or dict is one atomic
         # operation.
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, host bytes, device bytes
-        self._passing = 0  # bytes that the last run took at its peak and gave back
+        self._passing = 0  # bytes that the last run took at its peak and released
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
@@ -117,7 +119,9 @@ class Memory:
             target.device_memory_left = partial(self.device_bound, target.device)
 
     def ask(self, canary: str, device: str, needs: Sequence[Need]) -> None:
-        """Raise :class:`Failure` if the needs do not fit together, with the place in the settings, size and fix."""
+        """Raise :class:`Failure` if the needs do not fit together. The error gives the place in the settings, size
+        and fix.
+        """
         on_host = [need for need in needs if need.where == "host"]
         _require(canary, on_host, self._host.left(), "grant more memory")
         on_device = [need for need in needs if need.where == "device"]
@@ -126,14 +130,16 @@ class Memory:
             _require(canary, [_of_context(device), *on_device], left, "free device memory")
 
     def device_bound(self, device: str) -> int | None:
-        """Return the bytes of device memory that an engine may take; None if unlimited, as in a server's process."""
+        """Return the bytes of device memory that an engine may take; None for no limit, as in a server's process."""
         if not self.owns_process or not device.startswith("cuda"):
             return None
         left = memory.left_on_device(device, self._device_reserve)
         return None if left is None else left.size
 
     def lack_for_round(self, extra: int = 0) -> str:
-        """Return the reason why a round plus ``extra`` bytes does not fit; empty if it fits, or if unknown."""
+        """Return the reason why a round plus ``extra`` bytes does not fit; empty if the round fits, or if memory is
+        unknown.
+        """
         left = self._host.left_for_a_moment()
         need = max(ROUND, self._passing) + extra
         if left is None or left.size >= need:
@@ -146,13 +152,13 @@ class Memory:
     def note_run(self) -> None:
         """Store the memory that the last run used for a short time: the peak minus the present memory.
 
-        In a server's process this is 0, because the peak includes the server's own work.
+        In a server's process, the value is 0, because the peak includes the server's own work.
         """
         with suppress(OSError, ValueError, IndexError):
             self._passing = peak() - resident() if self.owns_process else 0
 
     def open(self, canary: str, work: Callable[[], T]) -> T:
-        """Do the work that opens a canary, and watch its memory. Call this in the thread that opens the canary.
+        """Open a canary by ``work``, and watch its memory. Call this method in the thread that opens the canary.
 
         Raises:
             Failure: `out_of_memory`: the opening was ended, now or less than an hour ago.
@@ -166,7 +172,7 @@ class Memory:
         try:
             self._watch(growth)
             try:
-                # Keep this a call: in a loop here, Python 3.13 might not raise the asynchronous error.
+                # Keep this call. In a loop written here, Python 3.13 might not raise the asynchronous error.
                 result = work()
             finally:
                 growth.finish()
@@ -181,7 +187,7 @@ class Memory:
 
     @contextmanager
     def point(self, canary: str, target: Target, load: Load) -> Iterator[Growth]:
-        """Watch a point of a sweep, after a check that it fits, by the memory of the previous point.
+        """Watch a point of a sweep. First check that the point fits, based on the memory of the previous point.
 
         Raises:
             Failure: `out_of_memory`: the point does not fit, or was ended earlier because it grew too large.
@@ -203,11 +209,13 @@ class Memory:
             self._growing.remove(growth)
 
     def note_point(self, canary: str, load: Load, on_host: int, on_device: int) -> None:
-        """Remember the memory (bytes) of a successful point, as the estimate for the next point."""
+        """Keep the memory (bytes) of a successful point, which is the estimate for the next point."""
         self._points[canary] = load, on_host, on_device
 
     def own_process(self, ended: Iterable[Ended]) -> None:
-        """Let this process restart itself if memory falls to the reserve; ``ended`` is work of the previous process."""
+        """Allow this process to restart itself if memory falls to the reserve. ``ended`` is work of the previous
+        process.
+        """
         self.owns_process = True
         self._ended = {(work.canary, work.load): work for work in ended}
 
@@ -218,7 +226,7 @@ class Memory:
         self.alarm.set()
 
     def look(self) -> float | None:
-        """Check the memory once. Returns seconds until the next look; None if nothing is open or being opened.
+        """Check the memory once. Return the seconds until the next look; None if no canary is open or being opened.
 
         The probe's own growth must leave the whole reserve free. Later growth of others may use the reserve down to
         64 MiB, so that canaries that fit stay open in a server that is close to its limit at peak hours.
@@ -234,7 +242,7 @@ class Memory:
         large = [growth for growth in growing if growth.look() >= _LEAST]
         largest = max(sizes, key=lambda name: sizes[name], default="")
         if left is not None and left.size == 0 and large:
-            self._end(large, left)  # frees memory a little later, so close no canary now
+            self._end(large, left)  # memory will be released soon, so close no canary now
         elif last.size == 0 and sizes.get(largest, 0) >= _LEAST and not self.closing:
             self._close(largest, sizes[largest], last)
         if left is not None:
@@ -246,7 +254,7 @@ class Memory:
         with self._start:
             if self._thread is None and not self._stopping.is_set():
                 thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
-                thread.start()  # fails if no more threads can be started: then nothing may open
+                thread.start()  # if no more threads can be started, nothing may open
                 self._thread = thread
         self._growing.append(growth)
         self._changed.set()
@@ -262,7 +270,7 @@ class Memory:
             self._changed.clear()
 
     def _end(self, growing: Sequence[Growth], left: Left) -> None:
-        """End the growing work; in the probe's own process, by a restart."""
+        """End the growing work; in the probe's own process, restart the process."""
         for growth in growing:
             why = _too_much(growth, left)
             if self.owns_process:
@@ -272,7 +280,7 @@ class Memory:
         self._start_anew()
 
     def _close(self, canary: str, size: int, left: Left) -> None:
-        """Close an open canary; in the probe's own process, by a restart."""
+        """Close an open canary; in the probe's own process, restart the process."""
         ended = self._note_ended(
             canary,
             f"canaries.{canary}: closed to free {readable(size)}, because only {readable(left.reserve)} of "
@@ -294,7 +302,7 @@ class Memory:
 
 
 def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -> None:
-    """Raise :class:`Failure` if the needs do not fit together; ``more`` is an additional fix."""
+    """Raise :class:`Failure` if the needs do not fit together. ``more`` is an additional fix."""
     total = sum(need.size for need in needs)
     if left is None or total <= left.size:
         return
@@ -309,7 +317,9 @@ def _require(canary: str, needs: Sequence[Need], left: Left | None, more: str) -
 
 
 def _of_context(device: str) -> Need:
-    """Return the device memory for the controls and for a CUDA context (for the driver, if there is a context)."""
+    """Return the device memory for the controls and a CUDA context. If a context exists, count the driver's memory
+    instead.
+    """
     size, what = memory.CONTEXT + memory.CONTROLS, "a CUDA context, with the controls,"
     with suppress(Unavailable, CudaError):
         if has_context(memory.ordinal(device)):
@@ -328,7 +338,7 @@ def _too_much(growth: Growth, left: Left) -> str:
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
-    """Raise an error in a thread, at its next call, return or loop in Python.
+    """Raise an error in a thread, at the thread's next call, return or loop in Python.
 
     The error is never withdrawn. Up to Python 3.12, a withdrawal makes all threads of the process check for errors
     forever, and a call then takes 35 ns instead of 22 ns.

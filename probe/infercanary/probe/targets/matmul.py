@@ -79,7 +79,7 @@ def matmul(
 
 
 class MatmulTarget(TorchDeviceTarget):
-    """Multiplies two square matrices. One precision is the canary's latency; the others are reported as readings.
+    """Multiplies two square matrices. One precision is the canary's latency; readings report the other precisions.
 
     Operands stay on the device, so nothing is copied: the phase is ``compute``, on CUDA also ``launch`` and
     ``queue``. On CUDA a repeat has as many products as take 100 µs.
@@ -94,7 +94,7 @@ class MatmulTarget(TorchDeviceTarget):
         *,
         own_process: bool = False,
     ) -> None:
-        """Check the options; torch is imported by :meth:`open`.
+        """Check the options. :meth:`open` imports torch.
 
         Args:
             size: Rows and columns; by default 1,024 on a CPU and 4,096 on a GPU.
@@ -116,9 +116,9 @@ class MatmulTarget(TorchDeviceTarget):
         convert(seed, Seed, "seed")
         self.device = device
         self.precision = precision or ""
-        """Precision that is timed; if not given, known after :meth:`open`."""
+        """Timed precision; without the option, known after :meth:`open`."""
         self.precisions: tuple[str, ...] = ()
-        """Precisions that are measured; known after :meth:`open`."""
+        """Measured precisions, known after :meth:`open`."""
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -159,17 +159,19 @@ class MatmulTarget(TorchDeviceTarget):
                 self._operands[name] = a, b, torch.empty_like(a)
 
     def run(self, phase: Phase) -> Any:
-        """Multiply in the precision that is timed."""
+        """Multiply in the timed precision."""
         return self._product(self.precision, phase)
 
     def calibrate(self) -> None:
-        """Choose the number of products in a repeat, and measure each precision; called after the first run."""
+        """Choose the number of products in a repeat, and measure each precision. Called after the first run."""
         super().calibrate()
         for _ in range(_RECENT):
             self._measure_precisions()
 
     def readings(self) -> list[Reading]:
-        """Return the rates of all precisions and, with Tensor Cores, 1 if the Tensor Cores seem unused (else 0)."""
+        """Return the rates of all precisions and, on a GPU with Tensor Cores, 1 if the Tensor Cores seem unused (else
+        0).
+        """
         self._measure_precisions()
         seconds = {name: median(recent) for name, recent in self._seconds.items()}
         flops = 2.0 * self.size**3
@@ -180,7 +182,7 @@ class MatmulTarget(TorchDeviceTarget):
         return found
 
     def environment(self) -> Mapping[str, str]:
-        """Report the components of the torch target, and the product's size and precisions."""
+        """Return the components of the torch target, and the product's size and precisions."""
         return torch_model.environment(self._torch, self._device, "eager") | {
             "matmul_size": str(self.size),
             "matmul_precision": self.precision,
@@ -188,7 +190,6 @@ class MatmulTarget(TorchDeviceTarget):
         }
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the device, the size, the timed precision and the seed."""
         return {
             "device": self.device.partition(":")[0],
             "size": self.size,
@@ -197,7 +198,6 @@ class MatmulTarget(TorchDeviceTarget):
         }
 
     def close(self) -> None:
-        """Release the operands."""
         self._operands = {}
 
     def _dtypes(self) -> set[str]:
@@ -210,12 +210,12 @@ class MatmulTarget(TorchDeviceTarget):
         drawn = Need(
             "size", 2 * 4 * elements, f"matrices of {self.size} × {self.size}", "give a smaller size"
         )
-        if not self._on_cuda:  # on the CPU, the drawn float32 matrices are the operands
+        if not self._on_cuda:  # on the CPU, the drawn float32 matrices also serve as operands
             return [drawn._replace(size=multiplied)]
         return [drawn, drawn._replace(size=multiplied, where="device")]
 
     def _gpu_precisions(self) -> tuple[str, ...]:
-        """Return the GPU's precisions: single first, half last."""
+        """Return the GPU's precisions, single first and half last."""
         torch, capability = self._torch, self._torch.cuda.get_device_capability(self._device)
         single: tuple[str, ...] = ("float32",)
         if torch.version.cuda is not None and capability >= _FIRST_BFLOAT16:
@@ -224,12 +224,14 @@ class MatmulTarget(TorchDeviceTarget):
             elif _uses_tf32(torch):
                 single = ("tf32",)
         with torch.cuda.device(self._device):
-            # Exclude emulation: by default torch also returns True if it would compute bfloat16 as float32.
+            # Exclude emulation: by default, torch also returns True if it would compute bfloat16 as float32.
             is_native = torch.cuda.is_bf16_supported(including_emulation=False)
         return *single, "bfloat16" if is_native else "float16"
 
     def _measure_precisions(self) -> None:
-        """Measure each precision once. The caller takes the median, so one contended measurement does no harm."""
+        """Measure each precision once. The caller takes the median of several calls, so one contended measurement
+        does no harm.
+        """
         for name, recent in self._seconds.items():
             timing, _ = self.clock.measure(partial(self._product, name))
             recent.append(timing.phases["compute"])
@@ -248,7 +250,7 @@ class MatmulTarget(TorchDeviceTarget):
 def has_native_bfloat16(torch: Any) -> bool:
     """True if the CPU has bfloat16 instructions and torch uses them. Emulation is slower by orders of magnitude.
 
-    An image can disable the instructions, by an environment variable or by a torch without oneDNN. Timing a product
+    An environment variable, or a torch without oneDNN, can disable the instructions. Timing a product
     would not show emulation reliably: with more threads than CPUs, float32 may take as long.
 
     Args:
@@ -265,7 +267,8 @@ def has_native_bfloat16(torch: Any) -> bool:
 
 
 def has_tensor_cores(torch: Any, device: Any) -> bool:
-    """True if a GPU has Tensor Cores: compute capability 7.0 or later, except Turing GPUs without them.
+    """True if a GPU has Tensor Cores: compute capability 7.0 or later, without the Turing GPUs that lack Tensor
+    Cores.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities; of capability 7.5, only RTX models
     and the T4 have Tensor Cores (a GTX 1650 has none).
@@ -291,10 +294,7 @@ def _uses_tf32(torch: Any) -> bool:
 
 @contextmanager
 def _tf32(torch: Any, on: bool) -> Iterator[None]:
-    """Change torch's TF32 setting within ``with``. torch 2.9 has two interfaces: use only the newer, if present.
-
-    The older interface raises an error if the server's code has used the newer one.
-    """
+    """Change torch's TF32 setting in the ``with`` block."""
     switch = torch.backends.cuda.matmul
     is_newer = hasattr(switch, "fp32_precision")
     name = "fp32_precision" if is_newer else "allow_tf32"

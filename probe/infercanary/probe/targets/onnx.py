@@ -1,4 +1,4 @@
-"""The ONNX Runtime target: an ``.onnx`` file, executed only on the requested execution providers."""
+"""The ONNX Runtime target: runs an ``.onnx`` file only on the requested execution providers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class OnnxTarget(BatchedTarget):
         seed: int = 0,
         cpu_fallback: bool = False,
     ) -> None:
-        """Check the options; nothing is loaded yet.
+        """Check the options, but load nothing yet.
 
         Args:
             model: A file: ``.onnx`` or ``.ort``.
@@ -116,7 +116,7 @@ class OnnxTarget(BatchedTarget):
 
     @property
     def session(self) -> Any:
-        """The ``onnxruntime.InferenceSession``; read after :meth:`open`."""
+        """The ``onnxruntime.InferenceSession``, which exists after :meth:`open`."""
         return self._loaded.session
 
     def open(self) -> None:
@@ -133,7 +133,7 @@ class OnnxTarget(BatchedTarget):
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
-            self.ask_for_memory(needs.on_device(weights))  # before a context takes device memory
+            self.ask_for_memory(needs.on_device(weights))  # ask before a context takes device memory
         loaded = self._loaded
         try:
             loaded.open(self._ort, self.session_options, self.device_memory_left)
@@ -150,20 +150,22 @@ class OnnxTarget(BatchedTarget):
         self.clock = self._bound.clock
 
     def run(self, phase: Phase) -> None:
-        """Make one inference; on CUDA a batch of inferences, with the copies to the device and back."""
+        """Make one inference; on CUDA, make a batch of inferences with the copies to the device and back."""
         self._bound.run(phase)
 
     def values(self, result: None) -> list[float]:
-        """Return evenly spaced numbers of the last output; the last is NaN if any number is not finite."""
+        """Return evenly spaced numbers of the last output. The last number is NaN if the output contains NaN or
+        infinity.
+        """
         found: list[float] = self._bound.values()
         return found
 
     def environment(self) -> dict[str, str]:
-        """Report ONNX Runtime's version, the providers that ran the model, threads, and session options."""
+        """Return ONNX Runtime's version, the providers that ran the model, threads, and session options."""
         ort, loaded = self._ort, self._loaded
         gpu: Any = loaded.gpu
         options = loaded.session.get_session_options()
-        cores = psutil.cpu_count(logical=False)  # the default, which ignores the container's limits
+        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default ignores the container's limits
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
@@ -186,11 +188,10 @@ class OnnxTarget(BatchedTarget):
         )
 
     def identity(self) -> str:
-        """Return the digest of the model's file and of the files with its weights."""
+        """Return the digest of the model's file and of the files with the model's weights."""
         return of_files(onnx_files(self._path))
 
     def settings(self) -> dict[str, object]:
-        """Return the inputs, the providers and the session's options."""
         return {
             "inputs": self._specs,
             "providers": self._asked,
@@ -206,7 +207,9 @@ class OnnxTarget(BatchedTarget):
         }
 
     def close(self) -> None:
-        """Release the session and its memory; a copy does not close the session, which belongs to the original."""
+        """Release the session and its memory. A copy keeps the session open, because the session belongs to the
+        original.
+        """
         self.clock = HostClock()
         if not self._is_copy:
             self._loaded.close()  # with a device, this calls _drop() inside its context
@@ -214,11 +217,11 @@ class OnnxTarget(BatchedTarget):
 
     @property
     def samples(self) -> int:
-        """First dimension of the inputs; 1 if they have no common first dimension. Read after :meth:`open`."""
+        """First dimension of the inputs; 1 if the inputs have no common first dimension. Read after :meth:`open`."""
         return common_size(array.shape for array in self._arrays.values()) or 1
 
     def copy_with_batch(self, batch: int) -> OnnxTarget:
-        """Make a target of the same session that repeats this target's samples; on the CPU only.
+        """Make a target that uses the same session and repeats this target's samples. Only possible on the CPU.
 
         Raises:
             Unsized: The target runs on CUDA, or the inputs have no common first dimension.
@@ -239,7 +242,7 @@ class OnnxTarget(BatchedTarget):
         return other
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
-        """Profile repeats of a second session with ONNX Runtime's own profiler, on the CPU only.
+        """Profile repeats of a second session with ONNX Runtime's own profiler. Only possible on the CPU.
 
         Raises:
             Unprofiled: The target runs on CUDA, where the profiler times the launch of a node instead of its kernels.
@@ -263,7 +266,7 @@ class OnnxTarget(BatchedTarget):
         return onnx_profile.profile_repeats(load, make_work, repeats, trace)
 
     def session_options(self) -> Any:
-        """Make the ``onnxruntime.SessionOptions`` with which the model is loaded; subclasses may extend them."""
+        """Make the ``onnxruntime.SessionOptions`` for loading the model. Subclasses may extend them."""
         ort = self._ort
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads
@@ -271,7 +274,7 @@ class OnnxTarget(BatchedTarget):
         level = self._graph_optimization.upper()
         name = "ORT_DISABLE_ALL" if level == "DISABLED" else f"ORT_ENABLE_{level}"
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, name)
-        # Suppress warnings about nodes on the CPU, because `onnx_nodes` reports them.
+        # Suppress warnings about nodes on the CPU, because the component `onnx_nodes` reports these nodes.
         options.log_severity_level = _ERRORS
         # Older versions ignore this entry.
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

@@ -1,4 +1,4 @@
-"""The target for servers of language models that stream like OpenAI's API: vLLM, SGLang, TGI, llama.cpp, Ollama, …
+"""Target for servers of language models that stream like OpenAI's API: vLLM, SGLang, TGI, llama.cpp, Ollama, …
 
 https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -124,7 +124,7 @@ class OpenaiTarget(ServerTarget):
         self._completions: list[Completion] = []
 
     def prepare(self) -> None:
-        """Read header files again, reconnect if necessary, and complete the plain prompt; called before each run."""
+        """Read header files again, reconnect if necessary, and complete the plain prompt. Called before each run."""
         super().prepare()
         self._completions = []
         if self._salted_body:
@@ -139,20 +139,20 @@ class OpenaiTarget(ServerTarget):
         return completion
 
     def values(self, result: Completion) -> list[float]:
-        """Return numbers that change with the text and its token count.
+        """Return numbers that change if the text or its token count changes.
 
-        With salted prompts, the plain prompt's completion is used.
+        If prompts are salted, the numbers come from the plain prompt's completion.
         """
         result = self._plain or result
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 
     @property
     def output_tokens(self) -> int | None:
-        """Tokens of the last completion."""
+        """Number of tokens in the last completion."""
         return self._completions[-1].tokens if self._completions else None
 
     def readings(self) -> list[Reading]:
-        """Return the time between tokens, and the time to the first token, salted and plain."""
+        """Return the time between tokens, and the times to the first token with a salted and with the plain prompt."""
         times = []
         if self._completions:
             first = median(completion.first for completion in self._completions)
@@ -164,13 +164,13 @@ class OpenaiTarget(ServerTarget):
         return times
 
     def environment(self) -> dict[str, str]:
-        """Report if prompts are salted; the protocol has no version."""
+        """Return whether prompts are salted. The protocol reports no version."""
         return {"openai_prompt": "salted"} if self._salted_body else {}
 
     def identity(self) -> str:
         """Return the server's description of the model; empty if the server has no list of models.
 
-        The field `created` is left out because vLLM, SGLang and llama.cpp put the request's time in this field.
+        The field `created` is left out, because vLLM, SGLang and llama.cpp put the request's time in this field.
         """
         listed = self._server.get_document(self._models, _Models, "the list of models")
         for model in listed.data:
@@ -196,7 +196,7 @@ class OpenaiTarget(ServerTarget):
 
     def _require_ready(self) -> None:
         answer, body = self._server.get(self._models)
-        if answer.status == 503:  # accept any other status because not all servers have that list
+        if answer.status == 503:  # accept any other status, because some servers have no list of models
             self._server.refuse("the server is not ready", answer, body, "not_ready")
 
     def _make_request(self) -> None:

@@ -1,4 +1,6 @@
-"""Registry of targets: each file in ``targets/`` registers its target. Other targets: ``package.module:attribute``."""
+"""Registry of targets. Each file in ``targets/`` registers its target; all other targets are
+``package.module:attribute``.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def names() -> list[str]:
-    """Return the sorted names of all registered targets. Imports every file of the package."""
+    """Return the sorted names of all registered targets. This imports every file of the package."""
     for module in _modules():
         importlib.import_module(module)
     return sorted(_registered)
@@ -54,7 +56,7 @@ def names() -> list[str]:
 def registered(name: str) -> Factory | None:
     """Return the factory of a registered target; None if no file registers this name.
 
-    As few files as possible are imported: a probe with one canary does not pay for the other targets.
+    The function imports as few files as possible, so that a probe with one canary does not pay for other targets.
     """
     for module in sorted(_modules(), key=lambda module: module != f"{_PACKAGE}.{name}"):
         if name in _registered:
@@ -70,7 +72,7 @@ def attribute(reference: str) -> Any:
         reference: ``package.module:attribute``.
 
     Raises:
-        UsageError: The reference has another form, or its object does not exist.
+        UsageError: The reference has another form, or the object does not exist.
     """
     module_name, _, path = reference.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
@@ -82,7 +84,7 @@ def attribute(reference: str) -> Any:
             f"`{module_name}` cannot be imported: no module `{error.name}`; install it, or start in its folder (the "
             "working directory is searched)"
         ) from None
-    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the import of a module may raise any exception
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix the module") from None
     file = getattr(found, "__file__", None) or "built in"
     try:
@@ -117,7 +119,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         options: Keyword arguments of the target.
 
     Returns:
-        The target, not opened yet. :func:`adapt` converts a target without base class.
+        The target before :meth:`Target.open`. :func:`adapt` converts a target without base class.
 
     Raises:
         UsageError: The target is unknown, or the options do not fit it.
@@ -138,7 +140,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
 
 
 def adapt(target: Any) -> Target:
-    """Wrap a target as in release 0.1.0 (without the base class) in the current interface."""
+    """Give a target of release 0.1.0 (without the base class) the current interface."""
     return target if isinstance(target, Target) else _PlainTarget(target)
 
 
@@ -150,7 +152,7 @@ _OLD_NAMES = {name: name for name in vars(Target) if not name.startswith("_") an
 
 
 class _PlainTarget(Target):
-    """Adapter for a target as in release 0.1.0: without the base class, and with two methods under their old names."""
+    """Adapter for a target of release 0.1.0, which lacks the base class and has old names for two methods."""
 
     def __init__(self, plain: Any) -> None:
         self._plain = plain
@@ -176,13 +178,13 @@ class _PlainTarget(Target):
 
 
 def _modules() -> Iterator[str]:
-    """Yield the full names of the package's files, without its subpackages, which hold shared code."""
+    """Yield the full names of the package's files. Subpackages are left out, because they contain shared code."""
     path = importlib.import_module(_PACKAGE).__path__
     return (f"{_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(path) if not module.ispkg)
 
 
 def parameters(factory: Factory) -> Mapping[str, inspect.Parameter]:
-    """Return the options that a target takes, by name.
+    """Return the options of a target by name.
 
     Args:
         factory: Class of the target, or a function that makes it.

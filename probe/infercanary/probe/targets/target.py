@@ -1,4 +1,4 @@
-"""The base class of a target: three methods are required, all others have a default."""
+"""The base class of a target. Three methods are required; all other methods have a default."""
 
 # ruff: noqa: B027 -- empty methods are defaults
 
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Memory that a target is about to take."""
+    """Memory that a target will soon take."""
 
     place: str
     """Key in the canary's settings: ``inputs[0]``, ``model``."""
@@ -49,7 +49,9 @@ class DeviceMemory(NamedTuple):
 
 
 class Target(ABC):
-    """A model, server or function to execute and time. Calls never overlap, but may come from different threads."""
+    """A model, server or function that the probe runs and times. Calls never overlap, but may come from different
+    threads.
+    """
 
     clock: Clock = HostClock()
     """Clock that times a repeat; read after :meth:`open`."""
@@ -58,7 +60,7 @@ class Target(ABC):
     cuda_missing: str = ""
     """Reason why requested CUDA is missing, one of ``canary_metrics.CUDA_MISSING_REASONS``; read after :meth:`open`."""
     reasons: Sequence[Reason] = ()
-    """Reasons that the target itself can give for a failure: their counters start at 0."""
+    """Reasons that the target itself can give for a failure. Their counters start at 0."""
     is_sweepable: bool = False
     """True if :meth:`copy_with_batch` is supported (docs/profiles.md)."""
     profiler: Literal["none", "same_model", "second_model"] = "none"
@@ -74,7 +76,7 @@ class Target(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Load the model, or prepare whatever else :meth:`run` needs.
+        """Load the model, or prepare the other needs of :meth:`run`.
 
         Raises:
             UsageError: The user made a mistake; the command ``probe`` ends with this error.
@@ -84,25 +86,25 @@ class Target(ABC):
 
     @abstractmethod
     def run(self, phase: Phase) -> Any:
-        """Make one inference, with its parts inside ``with phase("compute"): …``; :meth:`values` reads the result."""
+        """Make one inference, with its parts inside ``with phase("compute"): …``. :meth:`values` reads the result."""
 
     @abstractmethod
     def values(self, result: Any) -> Sequence[float]:
-        """Convert a result to numbers; the output check compares them between runs.
+        """Convert a result to numbers, which the output check compares between runs.
 
         Returns:
-            At most 1,024 numbers, from the same positions each time; one number is NaN if the result is not finite.
+            At most 1,024 numbers, always from the same positions. One number is NaN if the result is not finite.
         """
 
     def environment(self) -> Mapping[str, str]:
-        """Return versions and settings of the engine that may change latency; called after :meth:`open`."""
+        """Return versions and settings of the engine that may change latency. Called after :meth:`open`."""
         return {}
 
     def close(self) -> None:
         """Release what :meth:`open` took."""
 
     def identity(self) -> str:
-        """Return an identifier of the model: a new identifier in the same image is an upgrade. Called after warm-up.
+        """Return an identifier of the model. Called after warm-up; a new identifier in the same image is an upgrade.
 
         Returns:
             Kind and value: a digest (``file-sha256:…``) or the server's own description. The same model has the same
@@ -111,7 +113,7 @@ class Target(ABC):
         return ""
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Return the options that change the measured work: runs with different settings are not compared.
+        """Return the options that change the measured work. Runs with different settings are not compared.
 
         Returns:
             Setting → plain values and structs, without model, times, addresses, headers and keys. Empty and zero
@@ -140,24 +142,27 @@ class Target(ABC):
         raise Unprofiled("this target has no profiler (only torch, onnx and tensorrt have)")
 
     def calibrate(self) -> None:
-        """Choose the number of inferences in a repeat; called once, after the first run."""
+        """Choose the number of inferences in a repeat. Called once, after the first run."""
 
     def is_busy(self) -> bool:
-        """True if other work of this process occupies the device: a run then waits or is skipped."""
+        """True if other work of this process occupies the device. A run then waits or is skipped."""
         return False
 
     def prepare(self) -> None:
-        """Prepare the repeats of a run, for example connect to a server; not timed."""
+        """Prepare the repeats of a run, for example connect to a server. Preparation is not timed."""
 
     def check(self, result: Any) -> None:
-        """Raise :class:`Failure` if a result of :meth:`run` is malformed; called after each repeat, not timed."""
+        """Raise :class:`Failure` if a result of :meth:`run` is malformed. Called after each repeat; the check is not
+        timed.
+        """
 
     def readings(self) -> Sequence[Reading]:
         """Return at most 64 numbers of the last run in addition to its timing."""
         return ()
 
     def copy_with_batch(self, batch: int) -> Target:
-        """Make an open target of the same model for a sweep; each copy runs in its own thread, beside other copies.
+        """Make an open target of the same model for a sweep. Each copy runs in its own thread, in parallel with other
+        copies.
 
         Args:
             batch: Samples in the inputs of the copy.
@@ -174,12 +179,12 @@ class Target(ABC):
 
     @property
     def samples(self) -> int:
-        """Samples in the target's inputs; read after :meth:`open`."""
+        """Number of samples in the target's inputs. Read after :meth:`open`."""
         return 1
 
     @property
     def output_tokens(self) -> int | None:
-        """Tokens of the last answer; None if answers are not made of tokens."""
+        """Number of tokens in the last answer; None if answers do not consist of tokens."""
         return None
 
     @property
@@ -189,9 +194,11 @@ class Target(ABC):
 
 
 class BatchedTarget(Target):
-    """A target whose :meth:`run` makes ``clock.batch`` inferences; 1 if the clock has no ``batch``."""
+    """A target whose :meth:`run` makes ``clock.batch`` inferences; one inference if the clock has no ``batch``."""
 
     def calibrate(self) -> None:
-        """Choose the number of inferences that take 100 µs on the device; timing by events resolves about 0.5 µs."""
+        """Choose the number of inferences that take 100 µs on the device, because events have a resolution of about
+        0.5 µs.
+        """
         if isinstance(self.clock, CudaClock):
             self.clock.batch = inferences_of_100_us(self.clock, self.run)

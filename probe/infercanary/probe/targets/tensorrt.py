@@ -1,4 +1,6 @@
-"""The TensorRT target: an engine file on the GPU for which it was built, using only TensorRT and CUDA's driver."""
+"""The TensorRT target: runs an engine file on the GPU for which the file was built, using only TensorRT and CUDA's
+driver.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class TensorRtTarget(BatchedTarget):
         profile: int = 0,
         seed: int = 0,
     ) -> None:
-        """Check the options; nothing is loaded yet.
+        """Check the options, but load nothing yet.
 
         Args:
             engine: File from ``trtexec --saveEngine`` or from the builder.
@@ -92,7 +94,7 @@ class TensorRtTarget(BatchedTarget):
         self.ask_for_memory(weights)
         check_file("engine", self._path)
         plan = self._path.read_bytes()
-        self.ask_for_memory(needs.on_device(weights))  # before a context takes device memory
+        self.ask_for_memory(needs.on_device(weights))  # ask before a context takes device memory
         asked = f"device: `{self.device}`"
         self.cuda_missing = ""
         try:
@@ -109,11 +111,15 @@ class TensorRtTarget(BatchedTarget):
         staged_run(phase, inferences(self.clock), self._inputs, self._enqueue, self._outputs)
 
     def values(self, result: Any) -> list[float]:
-        """Return evenly spaced numbers of the last outputs; the last is NaN if any number is not finite."""
+        """Return evenly spaced numbers of the last outputs. The last number is NaN if an output contains NaN or
+        infinity.
+        """
         return outputs.values([tensor.numbers() for tensor in self._outputs])
 
     def environment(self) -> dict[str, str]:
-        """Report the installed TensorRT, the version that built the engine, the engine's file, the GPU and its CUDA."""
+        """Return the versions of TensorRT that are installed and that built the engine, the engine's file, the GPU
+        and its CUDA.
+        """
         gpu: Any = self._gpu
         return reported(
             {
@@ -132,13 +138,12 @@ class TensorRtTarget(BatchedTarget):
         return of_files([self._path])
 
     def settings(self) -> dict[str, object]:
-        """Return the inputs, the profile and the seed."""
         return {"inputs": self._specs, "profile": self._profile, "seed": self._seed}
 
     def profile(self, repeats: int, trace: Path | None = None) -> Profile:
         """Profile repeats with TensorRT's own profiler, in a separate execution context.
 
-        The context is separate because a profiler cannot be removed from a context, and makes each enqueue wait.
+        The context is separate, because a profiler cannot be removed from a context, and makes each enqueue wait.
 
         Raises:
             Unprofiled: A trace is requested, which TensorRT's profiler cannot write.
@@ -148,7 +153,7 @@ class TensorRtTarget(BatchedTarget):
             raise Unprofiled("TensorRT's profiler writes no trace; leave --trace out, or use `nsys`")
         gpu: Any = self._gpu
         self.ask_for_memory([self._activations()])
-        contexts: list[Any] = []  # emptied at the end, to release the context inside gpu.current()
+        contexts: list[Any] = []  # emptied at the end, so that the context is released inside gpu.current()
 
         def run(phase: Phase) -> None:
             enqueue = functools.partial(self._enqueue, contexts[0])
@@ -259,7 +264,7 @@ class TensorRtTarget(BatchedTarget):
         return tensor
 
     def _activations(self) -> Need:
-        """Return the memory of an execution context, with workspace; TensorRT 10.1 renamed the attribute."""
+        """Return the memory of an execution context, with workspace. TensorRT 10.1 renamed the attribute."""
         engine = self._engine
         size = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
         fix = "build the engine with smaller shapes, or with less workspace"
@@ -274,7 +279,7 @@ class TensorRtTarget(BatchedTarget):
         return Slot(name, shape, dtype, usual)
 
     def _dtype(self, kind: str, name: str) -> str:
-        """Return a tensor's dtype; refuse a tensor that is not in linear device memory."""
+        """Return a tensor's dtype. Raise an error for a tensor that is not in linear device memory."""
         engine, trt = self._engine, self._trt
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)

@@ -1,4 +1,4 @@
-"""The PyTorch target: a model object, a ``module:attribute`` factory, a TorchScript or a ``torch.export`` file."""
+"""The PyTorch target: runs a model object, a ``module:attribute`` factory, a TorchScript or a ``torch.export`` file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchTarget(TorchDeviceTarget):
 
     profiler = "same_model"
     is_sweepable = True
-    _loaded: Any  # the loaded model, which holds the weights; a graph holds only their addresses
+    _loaded: Any  # the loaded model, which holds the weights; a graph only contains their addresses
     _model: Any
     _device_inputs: list[Any]
     _host_inputs: list[Any]
@@ -56,7 +56,7 @@ class TorchTarget(TorchDeviceTarget):
         seed: int = 0,
         cpu_fallback: bool = False,
     ) -> None:
-        """Check the options; torch is imported by :meth:`open`.
+        """Check the options. :meth:`open` imports torch.
 
         Args:
             model: A callable, for example the server's own model object, which is neither moved nor switched to eval
@@ -137,7 +137,7 @@ class TorchTarget(TorchDeviceTarget):
             self._model = self._captured(self._model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
-        """Make one forward pass; on CUDA a batch of passes, with the copies to the device and back."""
+        """Make one forward pass; on CUDA, make a batch of passes with the copies to the device and back."""
         with self._torch.inference_mode():
             if isinstance(self.clock, CudaClock):
                 return self._run_cuda(phase, range(self.clock.batch))
@@ -145,20 +145,24 @@ class TorchTarget(TorchDeviceTarget):
                 return self._model(*self._device_inputs)
 
     def environment(self) -> dict[str, str]:
-        """Report torch, CUDA and cuDNN versions, build flags, device, threads and settings that change kernels."""
+        """Return the versions of torch, CUDA and cuDNN, build flags, device, threads and settings that change
+        kernels.
+        """
         return torch_model.environment(
             self._torch, self._device, self._mode, self._compile_mode, self._autocast
         )
 
     def identity(self) -> str:
-        """Return the digest of the file, or of the weights if the model is not a file; empty without weights."""
+        """Return the digest of the file; if the model is not a file, the digest of the weights; empty without
+        weights.
+        """
         if torch_model.is_file(self._source):
             return of_files([Path(str(self._source))])
         with self._stream():
             return digest_of(self._torch, self._loaded)
 
     def settings(self) -> dict[str, object]:
-        """Return the inputs and the options that change the computation."""
+        """Return the inputs, and the options that change the computation."""
         return {
             "inputs": [
                 e if isinstance(e, TensorSpec) else (list(e.shape), str(e.dtype)) for e in self._inputs
@@ -171,16 +175,15 @@ class TorchTarget(TorchDeviceTarget):
         }
 
     def close(self) -> None:
-        """Release the model and the buffers."""
         self._drop()
         if self._is_copy and self._on_cuda:
-            # torch's allocator keeps the memory of the largest batch for the copy's stream. The stream is gone, so
-            # nothing else can use that memory.
+            # torch's allocator keeps the memory of the largest batch for the copy's stream. That stream no longer
+            # exists, so no other work can use the memory.
             self._torch.cuda.empty_cache()
 
     @property
     def samples(self) -> int:
-        """First dimension of the inputs; 1 if they have no common first dimension. Read after :meth:`open`."""
+        """First dimension of the inputs; 1 if the inputs have no common first dimension. Read after :meth:`open`."""
         return common_size(t.shape for t in self._device_inputs) or 1
 
     def copy_with_batch(self, batch: int) -> TorchTarget:
@@ -194,7 +197,7 @@ class TorchTarget(TorchDeviceTarget):
                 "a CUDA graph has the size with which it was captured; sweep the model in eager mode"
             )
         if batch != self.samples and self._mode == "compile":
-            # Dynamo keeps each compiled version with the model's code, at most torch._dynamo.config.recompile_limit.
+            # Dynamo keeps each compiled version with the model's code, up to torch._dynamo.config.recompile_limit.
             raise Unsized(
                 "torch.compile would compile the model again while the server runs; add a canary with that shape"
             )
@@ -207,7 +210,7 @@ class TorchTarget(TorchDeviceTarget):
         other = copy.copy(self)
         other._is_copy = True
         with self._torch.no_grad():
-            # Each copy has its own memory: shared inputs would stay in the CPU's or GPU's caches.
+            # Each copy has its own memory, because shared inputs would stay in the CPU's or GPU's caches.
             is_repeated = batch != self.samples
             other._place(
                 [torch_model.repeated(self._torch, t, batch) if is_repeated else t.clone() for t in inputs]
@@ -236,7 +239,9 @@ class TorchTarget(TorchDeviceTarget):
         self._device_inputs, self._host_inputs, self._host_outputs = [], [], []
 
     def _needs(self, drawn: bool = True) -> list[Need]:
-        """Return the memory of drawn inputs and of the model's file; with ``drawn=False``, of given tensors."""
+        """Return the memory of drawn inputs and of the model's file; with ``drawn=False``, the memory of given
+        tensors.
+        """
         asked = [
             needs.of_input(f"inputs[{i}]", tuple(entry.shape or ()), str(entry.dtype or "float32"))
             for i, entry in enumerate(self._inputs)
@@ -247,22 +252,23 @@ class TorchTarget(TorchDeviceTarget):
         return asked
 
     def _place(self, host_inputs: list[Any]) -> None:
-        """Put the inputs on the device, and make its clock."""
+        """Put the inputs on the device, and make the device's clock."""
         self._make_clock()
         if not self._on_cuda:
             self._device_inputs = host_inputs
             return
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-        # Use the probe's stream, because the server's work may still use memory of the server's stream. Fill the inputs
-        # now, because a graph is captured before the first copy.
+        # Use the probe's stream, because the server's work may still use memory of the server's stream. Fill the
+        # inputs now, because a graph is captured before the first copy.
         with self._stream():
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
-        """Capture the model on the device inputs as a CUDA graph; return a function that replays the graph."""
+        """Capture the model with the device inputs as a CUDA graph. Return a function that replays the graph."""
         torch = self._torch
-        # Warm up on a side stream first, then capture there: https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+        # Warm up on a side stream, and then capture there:
+        # https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
         with torch.inference_mode(), torch.cuda.stream(stream):
             for _ in range(_CAPTURE_WARM_UPS):
                 model(*self._device_inputs)
@@ -286,7 +292,7 @@ class TorchTarget(TorchDeviceTarget):
             for _ in batch:
                 result = self._model(*self._device_inputs)
         if outputs.pending(result):
-            return result  # nothing was computed; the caller refuses this result
+            return result  # no result was computed; the caller raises an error for this value
         leaves = list(outputs.leaves(result))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if [(t.shape, t.dtype) for t in tensors] != [(t.shape, t.dtype) for t in self._host_outputs]:

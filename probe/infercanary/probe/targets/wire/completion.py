@@ -18,13 +18,13 @@ from infercanary.probe.targets.wire.server import Server, document
 
 _ENDS = (
     "stop", "length", "tool_calls", "function_call", "content_filter",  # OpenAI's own
-    "eos_token", "stop_sequence", "model_length", "limit",  # used by TGI, Mistral and llama.cpp
+    "eos_token", "stop_sequence", "model_length", "limit",  # TGI, Mistral and llama.cpp use this name
 )  # fmt: skip
-"""Values of ``finish_reason`` that mean a complete answer."""
+"""Values of ``finish_reason`` for a complete answer."""
 _NO_REASONS = (None, "", "null")
 
 
-_Count = Annotated[float, Meta(ge=0, multiple_of=1)]  # some servers send a float such as 8.0
+_Count = Annotated[float, Meta(ge=0, multiple_of=1)]  # some servers send a float, such as 8.0
 
 
 class _Usage(msgspec.Struct):
@@ -55,13 +55,13 @@ class Completion(NamedTuple):
     text: str
     tokens: int
     between: float | None
-    """Seconds between two tokens; None if fewer than two arrived separately."""
+    """Seconds between two tokens; None if fewer than two tokens arrived separately."""
     first: float
     """Seconds from the request to the first text."""
 
 
 class Stream:
-    """Builds a completion from the events of a stream. Without a known end, the completion counts as incomplete."""
+    """Builds a completion from the events of a stream. Without a known end, the completion is incomplete."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -69,14 +69,14 @@ class Stream:
         self._first = self._last = 0.0
         self._text = ""
         self.pieces = 0
-        """Number of pieces of text so far."""
-        self._counted: float | None = None  # tokens, as the server reports them
+        """Number of pieces of text received so far."""
+        self._counted: float | None = None  # number of tokens that the server reports
         self._has_reason = False  # True after a known finish_reason
-        self._unknown = ""  # first event that is not part of a completion
+        self._unknown = ""  # first event that does not belong to a completion
         self._is_done = False
 
     def take(self, event: Event, received_at: float) -> None:
-        """Process an event that arrived at ``received_at``; events after ``[DONE]`` are ignored."""
+        """Process an event that arrived at ``received_at``. Ignore events after ``[DONE]``."""
         self._is_done |= event.data.strip() == "[DONE]"
         if self._is_done:
             return
@@ -89,11 +89,11 @@ class Stream:
         """Return the whole completion.
 
         Raises:
-            Failure: The completion broke off, or has no text.
+            Failure: The completion is incomplete, or has no text.
         """
         if self._unknown and not self._has_reason:
             self._break_off(self._unknown)
-        # Some servers send no `[DONE]`, and some send no finish_reason: either is enough.
+        # Some servers send no `[DONE]`, and some send no finish_reason, so one of them is enough.
         if not (self._has_reason or self._is_done):
             raise Failure("incomplete", "the stream ended before the end of the completion")
         if not self._text:
@@ -140,5 +140,5 @@ _FRAME = "an event of the stream"
 
 
 def _is_error(frame: Mapping[str, Any]) -> bool:
-    """True if an event reports a server error: ``error``, ``error_code``, ``object: error`` and similar."""
+    """True if an event reports a server error, such as ``error``, ``error_code`` or ``object: error``."""
     return "error" in frame.values() or any(value for key, value in frame.items() if "error" in key.lower())

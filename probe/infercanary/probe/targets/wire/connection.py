@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, parsed by h11. Exchanges are timed by phase, and limited in time and in bytes."""
+"""One HTTP/1.1 connection, parsed by h11. Each exchange is timed by phase, and has limits in time and in bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_HEAD_BYTES = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """Phase marker that times nothing."""
+    """Marks a phase, but does not time it."""
     return nullcontext()
 
 
@@ -41,13 +41,13 @@ class Response(NamedTuple):
 
 
 class Connection:
-    """A connection to one server, made when needed and kept for the next exchange.
+    """A connection to one server. It is made when needed and kept for the next exchange.
 
     Every :class:`Failure` closes the connection.
     """
 
     def __init__(self, host: str, port: int, seconds: float, max_bytes: int, keep_alive: bool) -> None:
-        """Keep the limits of an exchange; nothing is connected yet.
+        """Keep the limits of an exchange, but do not connect yet.
 
         Args:
             host: Name or address.
@@ -61,13 +61,13 @@ class Connection:
         self._seconds, self._max_bytes, self._keep_alive = seconds, max_bytes, keep_alive
         self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
-        self._is_free = False  # no request is pending, and the last answer was read completely
+        self._is_free = False  # True if no request is pending and the last answer was read completely
         self._deadline = 0.0
         self.received_at = 0.0
         """Time of the last received bytes, by ``perf_counter``."""
 
     def connect(self) -> None:
-        """Connect unless a connection is free. Without ``keep_alive`` the connection is closed again."""
+        """Connect, unless a connection is free. Without ``keep_alive``, close the connection afterwards."""
         self._deadline = perf_counter() + self._seconds
         if not self._is_usable():
             self._connect()
@@ -77,7 +77,7 @@ class Connection:
     def ask(
         self, method: str, request: bytes, phase: Phase, wait: str = "wait", receive: str = "receive"
     ) -> Response:
-        """Send a request and read the head of its answer. Read the body, too, before the next request.
+        """Send a request and read the head of its answer. The caller must read the body before the next request.
 
         Args:
             method: Method of the request.
@@ -99,8 +99,8 @@ class Connection:
                 return self._read_head(method, phase, wait, receive)
             except Failure as failure:
                 self.close()
-                # A server may close an idle connection just as a client uses it again: clients then make a new
-                # connection (RFC 9112, section 9.3.1).
+                # A server may close an idle connection at the moment when a client uses it again. Clients then make a
+                # new connection (RFC 9112, section 9.3.1).
                 if not is_reused or failure.reason != "unreachable":
                     raise
                 is_reused = False
@@ -124,7 +124,7 @@ class Connection:
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it exists."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -143,15 +143,15 @@ class Connection:
         return False
 
     def _connect(self) -> None:
-        """Connect to the first of the host's addresses that accepts. The name lookup has no time limit here."""
+        """Connect to the first of the host's addresses that accepts. This deadline does not cover the name lookup."""
         try:
-            # A network may drop packets to one address, for example to IPv6: leave time for the next address.
+            # A network may drop packets to one address, for example over IPv6. Leave time for the next address.
             connected = socket.create_connection((self.host, self.port), self._seconds_left() / 2)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 connected.settimeout(self._seconds_left())
                 connected = self._tls.wrap_socket(connected, server_hostname=self.host)
-        except (OSError, ValueError) as error:  # a ValueError for an impossible host name
+        except (OSError, ValueError) as error:  # ValueError: the host name is impossible
             raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}") from None
         self._socket, self._is_free = connected, True
 
@@ -168,7 +168,7 @@ class Connection:
             raise self._failure(error) from None
 
     def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
-        with phase(wait):  # meanwhile the server works
+        with phase(wait):  # the server works in this phase
             self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
             self._parser.send(_sent(method))  # h11 needs the method to parse the answer
             self._parser.send(h11.EndOfMessage())
@@ -210,7 +210,7 @@ class Connection:
             raise Failure("malformed", f"{self._address} does not speak HTTP/1.1: {error}") from None
 
     def _failure(self, error: OSError | None) -> Failure:
-        """Return the failure for a connection that ends at this point."""
+        """Return the failure for a connection that ends at this point of the exchange."""
         if isinstance(error, (TimeoutError, ssl.SSLWantReadError, ssl.SSLWantWriteError)):
             limit = f"within {self._seconds:g} s (timeout_seconds)"
             return Failure("timed_out", f"{self._address} gave no complete answer {limit}")

@@ -1,4 +1,4 @@
-"""Server-sent events of streamed completions: name and data of each event, parsed as the bytes arrive.
+"""Server-sent events of streamed completions: the name and data of each event, parsed as the bytes arrive.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
 
 def events(pieces: Iterable[bytes]) -> Iterator[Event]:
-    """Yield each event that has data or a name. An event without its final blank line is incomplete.
+    """Yield each event that has data or a name. Without a final blank line, an event is incomplete and left out.
 
     Args:
         pieces: Bytes of the stream as they arrive.

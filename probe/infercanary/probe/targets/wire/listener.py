@@ -1,4 +1,4 @@
-"""Detects a server in this process's own container: the container's memory then includes the server's memory."""
+"""Detects a server in this process's own container. The container's memory then includes the server's memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def listens_here(host: str, port: int) -> bool:
-    """True if the host is this one by its name, and a process in this process's container listens on the port.
+    """True if the host's name means this host, and a process in this process's container listens on the port.
 
     The containers of a pod share addresses but not memory, so the listening process must be visible and in the same
     cgroup. The search reads all open files, which takes milliseconds: call this once.
@@ -23,7 +23,7 @@ def listens_here(host: str, port: int) -> bool:
         port: TCP port.
 
     Returns:
-        False also if the process is not visible.
+        The result is also False if the process is not visible.
     """
     if host not in _LOOPBACK or not in_container():
         return False

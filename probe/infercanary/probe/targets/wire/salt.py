@@ -1,4 +1,4 @@
-"""Makes each prompt new to a server, so that the server's work is timed instead of its prefix cache.
+"""Makes each prompt new to a server, so that the prefix cache does not shorten the timed work.
 
 A server of language models caches its results for the beginning of a prompt, so a known prompt costs almost no time
 (https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.html). The salt is the first text of the request,
@@ -14,7 +14,7 @@ from typing import Any
 from infercanary.command.settings import UsageError
 
 DIGITS = 12
-"""Digits in a salt. If a cache holds 10,000 prompts, the probability that two salts are equal is 1 in 20,000."""
+"""Number of digits in a salt. In a cache with 10,000 prompts, two salts are equal with a probability of 1 in 20,000."""
 
 _PLACE = "-".join("s" * DIGITS)
 
@@ -29,12 +29,12 @@ def new_salt() -> bytes:
 
 
 def with_new_salt(request: bytes) -> bytes:
-    """Put a new salt into a request whose body is from :func:`salted`. The length does not change."""
+    """Put a new salt into a request with a body from :func:`salted`. The length does not change."""
     return request.replace(_PLACE.encode(), new_salt(), 1)
 
 
 def salted(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a completion with a place for the salt, before all text of the prompt.
+    """Return the body of a completion with a place for the salt before all text of the prompt.
 
     Args:
         body: Body with ``prompt``, or with ``messages`` in the API's format.

@@ -1,4 +1,4 @@
-"""A server to which targets send requests: address, headers of each request, and limits."""
+"""A server that targets send requests to: its address, headers of each request, and limits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ T = TypeVar("T")
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
 _READY_PAUSE_SECONDS = 0.5
-_LONGEST_RETRY_SECONDS = 3600.0  # a server may ask for a pause of years
+_LONGEST_RETRY_SECONDS = 3600.0  # limit, because a server may ask for a pause of years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
-_LEAST_HIDDEN = 6  # hiding a shorter value would also hide common words
+_LEAST_HIDDEN = 6  # shorter values are not hidden, because hiding them would also hide common words
 
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -64,10 +64,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(Connection):
-    """A connection to a server, with the headers of each request and the secrets that no message may repeat."""
+    """A connection to a server, with the headers of each request. It knows the secrets that no message may repeat."""
 
     def __init__(self, options: ServerOptions) -> None:
-        """Check the options; nothing is connected yet.
+        """Check the options, but do not connect yet.
 
         Raises:
             UsageError: An option is invalid.
@@ -84,7 +84,7 @@ class Server(Connection):
 
     @property
     def base(self) -> str:
-        """Path of the address, to which other paths are appended.
+        """Path of the address. Other paths are appended to this path.
 
         Raises:
             UsageError: The address has a query.
@@ -94,7 +94,7 @@ class Server(Connection):
         return self.path.rstrip("/")
 
     def open(self) -> None:
-        """Read the files; nothing is connected yet.
+        """Read the files, but do not connect yet.
 
         Raises:
             UsageError: A file cannot be read, or has the wrong content.
@@ -128,10 +128,10 @@ class Server(Connection):
         self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
 
     def wait_until_ready(self, check: Callable[[], None]) -> None:
-        """Call ``check`` until it succeeds, at most for ``ready_seconds``.
+        """Call ``check`` until it succeeds, for at most ``ready_seconds``.
 
         Raises:
-            Failure: The last failure of ``check``, which is called again only after ``unreachable`` and ``not_ready``.
+            Failure: The last failure of ``check``. Only ``unreachable`` and ``not_ready`` lead to another call.
         """
         deadline = time.monotonic() + self._options.ready_seconds
         while True:
@@ -146,8 +146,9 @@ class Server(Connection):
     def request(
         self, method: str, path: str, body: bytes | bytearray = b"", headers: Mapping[str, str] = {}
     ) -> bytes:
-        """Return the bytes of a request; the user's headers replace ``headers``."""
-        host = self._address.removesuffix(":443" if self._is_tls else ":80")  # proxies expect no default port
+        """Return the bytes of a request. The user's headers override ``headers``."""
+        # proxies expect no port number if the port is the default
+        host = self._address.removesuffix(":443" if self._is_tls else ":80")
         sent = {"Host": host, "User-Agent": "infercanary", "Accept-Encoding": "identity"}
         if not self._keep_alive:
             sent["Connection"] = "close"
@@ -164,7 +165,7 @@ class Server(Connection):
         return answer, self.read()
 
     def get_document(self, path: str, kind: type[T], what: str) -> T:
-        """Return the JSON at a path; an empty document if the server lacks this optional path."""
+        """Return the JSON at a path. If the server lacks this optional path, return an empty document."""
         answer, body = self.get(path)
         if answer.status in (404, 405, 501):
             return kind()
@@ -172,24 +173,24 @@ class Server(Connection):
         return document(body, kind, what)
 
     def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
-        """Raise the failure for an answer.
+        """Raise the failure that an answer means.
 
         Args:
             what: Description of the request and of the problem.
-            answer: Its status is put into the message.
-            body: Its first words are put into the message.
+            answer: Answer whose status is put into the message.
+            body: Body of the answer; the message quotes its first words.
             reason: Reason of the failure, replaced by ``rate_limited`` if the answer reports a rate limit.
         """
         wait = retry_after(answer.headers)
         if answer.status == 429 or (answer.status == 503 and wait is not None and reason != "not_ready"):
             reason = "rate_limited"
         text = f"{what}: {answer.status} {answer.phrase}"
-        # A redirect is not followed: url needs the final address.
+        # A redirect is not followed, because url must be the final address.
         said = self.excerpt(answer.headers.get("location", "").encode() or body, 200)
         raise Failure(reason, f"{text}: {said}" if said else text, wait)
 
     def require(self, what: str, answer: Response, body: bytes, status: int = 200) -> None:
-        """Refuse an answer with another status, and a compressed answer, because bodies are not decompressed here."""
+        """Raise an error for an answer with another status, or for a compressed answer, which the probe cannot read."""
         if answer.status != status:
             self.refuse(what, answer, body)
         if answer.encoding:
@@ -201,9 +202,9 @@ class Server(Connection):
             )
 
     def excerpt(self, body: bytes, size: int) -> str:
-        """Return the first characters of a body as one line, with each secret of the headers replaced by ``***``.
+        """Return the first characters of a body as one line. Each secret of the headers becomes ``***``.
 
-        Secrets are replaced before the text is cut: otherwise half of a secret could remain.
+        Secrets are replaced before the text is cut, because otherwise half of a secret could remain.
         """
         text = body[: size + _MAX_SECRET_BYTES].decode("utf-8", "replace")
         for hidden in self._hidden:
@@ -212,9 +213,9 @@ class Server(Connection):
 
 
 def without_secrets(value: Any) -> Any:
-    """Return decoded JSON without values whose key suggests a secret, at any depth.
+    """Return decoded JSON without the values whose keys suggest a secret, at any depth.
 
-    Otherwise a short secret could be guessed from the digest of the settings.
+    The values are removed because a short secret could be guessed from the digest of the settings.
     """
     if isinstance(value, Mapping):
         return {key: without_secrets(inner) for key, inner in value.items() if not _PRIVATE.search(str(key))}
@@ -241,7 +242,7 @@ def document(body: object, kind: type[T], what: str) -> T:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the pause in seconds that ``Retry-After`` asks for, at most an hour; None if it has no number."""
+    """Return the pause in seconds that ``Retry-After`` requests, at most an hour; None if the header has no number."""
     seconds = re.fullmatch(r"[0-9]{1,40}(\.[0-9]{0,9})?", headers.get("retry-after", ""))
     return min(float(seconds[0]), _LONGEST_RETRY_SECONDS) if seconds else None
 
@@ -253,7 +254,7 @@ def _parse_url(url: str) -> tuple[str, int, bool, str]:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), 0
-    if "@" in parts.netloc:  # the address is not shown because it may contain a password
+    if "@" in parts.netloc:  # leave the address out of the message, because it may contain a password
         raise UsageError(
             "url: the address contains a user or a password; put these into headers, from a file"
         )
@@ -293,7 +294,7 @@ def _read_secret(name: str, path: str) -> str:
 
 
 def read_file(place: str, path: str, max_bytes: int) -> bytes:
-    """Read a file that settings name.
+    """Read a file that the settings name.
 
     Raises:
         UsageError: The file cannot be read, or is too large; the text begins with the key in the settings.

@@ -1,4 +1,4 @@
-"""Base class of targets that ask a server."""
+"""Base class of targets that send requests to a server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REASONS: tuple[Reason, ...] = (
 )  # fmt: skip
 """Failure reasons that a target for a server may give."""
 
-_MAX_ANSWERS = 64  # answers whose headers are kept; targets of a sweep never read them
+_MAX_ANSWERS = 64  # maximum number of answers whose headers are kept; a sweep's targets never read them
 
 
 class ByteClock(HostClock):
-    """Ends a repeat at its last received byte, because parsing is not the server's time."""
+    """Ends a repeat at the last received byte, because parsing is not part of the server's time."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -59,12 +59,13 @@ class ServerTarget(Target):
     is_sweepable = True
 
     def __init__(self, options: ServerOptions) -> None:
-        """Keep the options and the server; nothing is sent yet.
+        """Keep the options and the server, but send nothing yet.
 
         Raises:
             UsageError: An option is invalid.
         """
-        self._options = convert(msgspec.to_builtins(options), type(options), "")  # unchecked if made in code
+        # options made in code are unchecked
+        self._options = convert(msgspec.to_builtins(options), type(options), "")
         self._server = Server(self._options)
         self.clock = ByteClock(self._server)
         self._method, self._path = "POST", self._server.path
@@ -79,7 +80,7 @@ class ServerTarget(Target):
         return self._server.host, self._server.port
 
     def copy_with_batch(self: S, batch: int) -> S:
-        """Make a target for a sweep with the same request on its own connection."""
+        """Make a target for a sweep: the same request on a separate connection."""
         if batch != 1:
             raise Unsized("the size of a request is fixed; sweep `concurrency` without `batches`")
         other = copy.copy(self)
@@ -100,7 +101,7 @@ class ServerTarget(Target):
         self._make_request()
 
     def prepare(self) -> None:
-        """Read header files again, and reconnect if the server closed the connection; called before each run."""
+        """Read header files again, and reconnect if the server closed the connection. Called before each run."""
         self._server.refresh()
         self._make_request()
         self._answers = deque(maxlen=_MAX_ANSWERS)
@@ -112,7 +113,6 @@ class ServerTarget(Target):
         return header_readings(self._answers)
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     def _require_ready(self) -> None:
@@ -122,7 +122,7 @@ class ServerTarget(Target):
         self._request = self._server.request(self._method, self._path, self._body, self._headers)
 
     def _ask(self, phase: Phase, status: int, what: str) -> tuple[Response, bytes]:
-        """Make the request once; refuse an answer with another status."""
+        """Make the request once. Raise an error for an answer with another status."""
         answer = self._server.ask(self._method, self._request, phase)
         with phase("receive"):
             body = self._server.read()

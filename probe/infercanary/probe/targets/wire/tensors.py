@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol (v2): in JSON, or little-endian in the binary tensor data extension.
+"""Tensors of the Open Inference Protocol (v2), in JSON or little-endian in the binary tensor data extension.
 
 https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol and its binary tensor data
 extension.
@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     parameters: dict[str, str | int | bool | float]
     values: Iterable[Any]
-    """Readable once. Large tensors are drawn during reading: a list would take 32 bytes an element."""
+    """Values, readable once. Large tensors are drawn during reading, because a list would take 32 bytes an element."""
 
 
 class _Parameters(msgspec.Struct):
@@ -56,7 +56,7 @@ class _Parameters(msgspec.Struct):
 
 
 class Output(msgspec.Struct):
-    """An output, as the JSON of an answer describes it."""
+    """An output as the JSON of an answer describes it."""
 
     name: str
     datatype: str
@@ -72,12 +72,12 @@ class Output(msgspec.Struct):
 
     @property
     def size(self) -> int | None:
-        """Bytes of binary data; None for values in JSON."""
+        """Size of binary data in bytes; None for values in JSON."""
         return self.parameters.binary_data_size if self.parameters else None
 
 
 def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
-    """Make an input from its data, or draw it.
+    """Make an input from its data, or draw its values.
 
     Args:
         name: Name of the input.
@@ -115,7 +115,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
 
 
 def request_body(inputs: Iterable[Tensor], is_binary: bool) -> tuple[bytearray, int]:
-    """Make the body of an inference request; binary values are never all in memory as Python's numbers.
+    """Make the body of an inference request. Binary values are written in parts, to save memory.
 
     Args:
         inputs: Tensors.
@@ -143,7 +143,7 @@ def request_body(inputs: Iterable[Tensor], is_binary: bool) -> tuple[bytearray, 
 
 
 def numbers_of(output: Output, binary: bytes) -> Iterable[float]:
-    """Return the numbers of an output, as many as the shape has elements; a text is represented by a hash.
+    """Return the numbers of an output, one for each element of the shape. A text becomes a hash.
 
     Args:
         output: Description, and values in JSON.
@@ -170,7 +170,9 @@ def numbers_of(output: Output, binary: bytes) -> Iterable[float]:
 
 
 def spread(numbers: Iterable[float], count: int) -> list[float]:
-    """Return at most 1,024 of ``count`` numbers, evenly spaced; the last is NaN if any number is not finite."""
+    """Return at most 1,024 of ``count`` numbers, evenly spaced. The last number is NaN if any number is NaN or
+    infinity.
+    """
     step, chosen, finite = max(1, -(-count // MAX_VALUES)), [], True
     for position, number in enumerate(numbers):
         finite &= math.isfinite(number)
@@ -182,10 +184,10 @@ def spread(numbers: Iterable[float], count: int) -> list[float]:
 
 
 def number_of(value: Any) -> float:
-    """Return a value of an answer as a number; a text as a hash in [0, 1)."""
-    if isinstance(value, (str, bytes)):  # different texts almost surely have different numbers
+    """Return a value of an answer as a number. A text becomes a hash in [0, 1)."""
+    if isinstance(value, (str, bytes)):  # different texts almost surely have different hashes
         return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:4], "big") / 2**32
-    return math.nan if value is None else float(value)  # strict servers write NaN as null in JSON
+    return math.nan if value is None else float(value)  # servers with strict JSON write NaN as null
 
 
 def _packed(dtype: str, values: list[Any]) -> bytes:
@@ -197,7 +199,9 @@ def _packed(dtype: str, values: list[Any]) -> bytes:
 
 
 def _draw(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
-    """Draw numbers with ``random()`` alone: only ``random()`` is guaranteed to be stable across versions of Python."""
+    """Draw numbers with ``random()`` only, because Python guarantees stable numbers across versions only for
+    ``random()``.
+    """
     draw = random.Random(seed).random  # noqa: S311 - inputs, no secrets
     bits = 8 * struct.calcsize(f"<{_FORMATS[dtype]}") - (not dtype.startswith("U"))
     for _ in range(count):
@@ -212,7 +216,7 @@ def _draw(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
 
 
 def flatten(data: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values in nested lists, in order; without recursion, because a server may nest lists deeply."""
+    """Yield the values in nested lists in order. Recursion is not used, because a server may nest lists deeply."""
     stack = [iter(data)]
     while stack:
         for value in stack[-1]:

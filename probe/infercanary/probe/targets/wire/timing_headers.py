@@ -1,4 +1,4 @@
-"""Times that a server measured itself, in milliseconds, from the headers of its answers.
+"""Times in milliseconds that a server measured itself and reports in the headers of its answers.
 
 ``x-queue-time``, ``x-inference-time`` and others come from Hugging Face's Text Embeddings Inference and Text Generation
 Inference; ``x-envoy-upstream-service-time`` comes from the proxy in front of a KServe server with Istio.
@@ -29,7 +29,7 @@ _MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
 
 
 def header_times(headers: Mapping[str, str]) -> dict[str, float]:
-    """Return the server's own times in the headers of one answer; invalid times are left out.
+    """Return the server's own times from the headers of one answer. Invalid times are left out.
 
     Returns:
         Part → seconds.
