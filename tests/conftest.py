@@ -1,6 +1,5 @@
-"""Order, parallelism and memory limits of the tests (pytest-xdist), and tests that need an idle machine.
-
-See docs/testing.md.
+"""Test order, parallel processes (pytest-xdist), memory limits, and tests that need an idle machine:
+docs/testing.md.
 """
 
 import fcntl
@@ -20,7 +19,7 @@ from hypothesis import settings
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.memory import readable
 
-# No test has a deadline, because machines are shared and a slow moment is not a fault.
+# # No test has a deadline: on a shared machine, a slow moment is not a fault.
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
@@ -42,9 +41,9 @@ COMMANDS = {
     r"Docker|docker|registry": "sudo .ci/docker, then make test-stack",
 }
 
-# A session has one Compose stack and one cluster. Tests of each run in one process in this order: tests that
-# only read are first, tests that restart and replace containers are last. Other files in the cluster's folder
-# need no cluster.
+# A session has one Compose stack and one cluster. The tests of each run in one process in this order: first
+# the tests that only read, last the tests that restart or replace containers. Other files in the cluster's
+# folder need no cluster.
 SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 ORDER = {
@@ -79,8 +78,8 @@ def _is_shared(path):
 def _scopes(nodeids):
     """Return the scope of each test. Tests of one scope run one after another in one process.
 
-    A shared stack or cluster is one scope, and so is a file. If a file has quiet tests as well as others, the quiet
-    tests are a separate scope, because they are at the end of the order.
+    A shared stack or cluster is one scope, and so is a file. The quiet tests of a file with other tests are a
+    separate scope, because quiet tests run last.
     """
     found, parts, before = {}, Counter[PurePosixPath](), None
     for nodeid in nodeids:
@@ -93,9 +92,10 @@ def _scopes(nodeids):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session):
-    """Import the test files in another order in each process: a process reads what others have compiled.
+    """Import the test files in a different order in each process.
 
-    pytest takes longer to rewrite the asserts of a file than to import it.
+    pytest takes longer to rewrite the asserts of a file than to import it, and a process reads the files that
+    other processes have rewritten.
     """
     process = getattr(session.config, "workerinput", None)
     if process is None or session.config.args != session.config.getini("testpaths"):
@@ -106,8 +106,8 @@ def pytest_collection(session):
         try:
             _ = pytest.Module.from_parent(session, path=path).obj
         except (Exception, pytest.skip.Exception):
-            # The error is reported when the file is collected. The half-imported module must not stay in
-            # `sys.modules`, because it would be used as if it were complete.
+            # pytest reports this error when it collects the file. The half-imported module must leave
+            # `sys.modules`, because later imports would use it as if it were complete.
             for name, module in [*sys.modules.items()]:
                 if getattr(module, "__file__", None) == str(path):
                     del sys.modules[name]
@@ -140,7 +140,7 @@ def _lock(item, name, kind):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Run a quiet test alone over all processes; while it waits, no other test starts."""
+    """Run a quiet test alone: no other process starts a test until the quiet test has ended."""
     if item.get_closest_marker("quiet"):
         with _lock(item, "door", fcntl.LOCK_EX), _lock(item, "room", fcntl.LOCK_EX):
             return (yield)
@@ -151,9 +151,9 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_configure():
-    """Restore SIGINT, which a shell ignores for background commands and all processes that tests start.
+    """Restore SIGINT: a shell ignores it for background commands, and their child processes inherit this.
 
-    SIGTERM, as sent by `timeout`, ends a run like Ctrl-C, so that fixtures stop their processes.
+    SIGTERM, which `timeout` sends, ends a run like Ctrl-C, so that fixtures stop their processes.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -162,8 +162,8 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail a test that takes too much memory: growth of this process, or the peak of a child that has ended."""
-    with suppress(OSError):  # if the kernel cannot reset the peak, it includes earlier tests
+    """Fail a test that takes too much memory: growth of this process, or peak of an ended child process."""
+    with suppress(OSError):  # if the kernel cannot reset the peak, the peak includes earlier tests
         reset_peak()
     before, children = resident(), _children()
     yield
@@ -174,13 +174,11 @@ def pytest_runtest_call(item):
 
 
 def _children():
-    """Return the highest peak of any ended child, in bytes."""
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    """At the end, print the commands that run the skipped tests."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):
@@ -192,13 +190,12 @@ def pytest_sessionfinish(session):
 
 
 def _command(reason):
-    """Return the command that runs a skipped test; empty if there is none."""
     return next((command for names, command in COMMANDS.items() if re.search(names, reason)), "")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem, report):
-    """End the run if a worker was killed. xdist would give its test to another worker, and might then wait for ever."""
+    """End the run if a worker was killed: xdist would give the test to another worker, and could then wait for ever."""
     report.node.config.hook.pytest_runtest_logreport(report=report)
     pytest.exit(f"a worker ended while it ran {crashitem}", returncode=pytest.ExitCode.TESTS_FAILED)
 
@@ -207,8 +204,7 @@ def pytest_handlecrashitem(crashitem, report):
 def pytest_xdist_make_scheduler(config, log):
     """Run scopes in parallel.
 
-    xdist's own groups are not used: version 3.8 adds them to test names in a form that pytest 9.2 does not
-    read.
+    xdist 3.8 has its own groups, but adds them to the names of tests in a form that pytest 9.2 does not read.
     """
     from xdist.scheduler import LoadScopeScheduling
 

@@ -1,4 +1,4 @@
-"""A document with all kinds of content, and the same text in every place."""
+"""A result document with every kind of content, for tests of its views."""
 
 from infercanary.render.document import Chart, Document, Fact, Series, Table
 

@@ -1,4 +1,4 @@
-"""Builders of starts for several test modules."""
+"""Builders of starts and latencies for several test modules."""
 
 import math
 import random
@@ -41,7 +41,7 @@ def start(
         control: Seconds of ``cpu_spin``; 0 for no control.
         every: Seconds between runs.
         seed: Seed of the noise.
-        fields: Fields of the generation, or of each sample. A function gets the number of the run.
+        fields: Fields of the generation or of the samples. A function returns the value for a run's number.
     """
     facts = {name: fields.pop(name) for name in [*fields] if name in Generation.__struct_fields__}
     known = {"service": "s", "container": container, "boot_id": f"{container}-{at}"}
@@ -72,18 +72,16 @@ def _level(level, time):
 
 
 def changed(made, **values):
-    """Return ``made`` with these values in each run. A function gets the run."""
     samples = [replace(s, **{k: x(s) if callable(x) else x for k, x in values.items()}) for s in made.samples]
     return Start(made.generation, samples)
 
 
 def since(at, factor, level=0.05):
-    """Return a level that is multiplied by ``factor`` from the time ``at`` on."""
     return lambda time: level * (factor if time >= at else 1.0)
 
 
 def judge(starts, siblings=(), **policy):
-    """Return the verdict on canary ``c``; ``policy`` replaces numbers of the live policy."""
+    """Return the verdict on canary ``c``; ``policy`` replaces values of the live policy."""
     return Judge(LIVE.but(**policy)).verdict(starts, siblings, "c")
 
 

@@ -1,4 +1,4 @@
-"""Decorator for one test of many items: the test checks every item, and its failure lists all faulty items."""
+"""Decorator that makes one test of many items: the test checks every item, and its failure lists all faulty items."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Tiny ONNX models. Import this module after a check that `onnx` is installed."""
+"""Tiny ONNX models. Import this module only after a check that `onnx` is installed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def save(name, node, x, y, *more, opset=17, ir=8, weight=None):
     """Save a model of one operator from ``x`` to ``y`` (type and shape), with opset and IR of ONNX Runtime 1.17.
 
     Args:
-        weight: All numbers of the weights, which `MatMul` takes; None for 0 to 11.
+        weight: Value of all weights of `MatMul`; None for the values 0 to 11.
     """
     nodes = [helper.make_node(node, ["x", "w"] if node == "MatMul" else ["x"], ["y"]), *more]
     given, made = (helper.make_tensor_value_info(name, *each) for name, each in (("x", x), ("y", y)))
@@ -25,5 +25,5 @@ def save(name, node, x, y, *more, opset=17, ir=8, weight=None):
 
 
 def linear(name="model.onnx", batch="N", **more):
-    """Save a product with the weights."""
+    """Save a matrix multiplication by the weights."""
     return save(name, "MatMul", (Type.FLOAT, [batch, 4]), (Type.FLOAT, [batch, 3]), **more)

@@ -1,4 +1,4 @@
-"""Folders of the repository, and programs that tests run to their end."""
+"""Folders of the repository, and a function that runs a program to its end."""
 
 import os
 import subprocess
@@ -9,13 +9,13 @@ GOLDEN = ROOT / "tests/golden"
 
 
 def ended(*command, code=0, seconds=120, **options):
-    """Run a program, and return the process with its output as text.
+    """Run a program, and return the ended process with its output as text.
 
     Args:
         command: Program and arguments.
         code: Expected exit code; None for any.
-        seconds: Limit of time.
-        options: Options of ``subprocess.run``, where ``env`` adds variables to those of this process.
+        seconds: Time limit.
+        options: Options of ``subprocess.run``; ``env`` adds variables to those of this process.
     """
     options["env"] = {**os.environ, **options.get("env", {})}
     done = subprocess.run(

@@ -6,8 +6,7 @@ from infercanary.judge.result import Result
 
 
 def upgraded(state="regressed", shift=0.1, **fields):
-    """Return a result on the upgrade of search:1 to search:2 at second 1. The interval is ±2 percentage
-    points.
+    """Return a result for the upgrade of search:1 to search:2 at second 1. The interval is ±2 percentage points.
 
     Args:
         state: The verdict.

@@ -1,4 +1,4 @@
-"""Prometheus' rules, and the metrics declared in docs/metrics.md, for tests that compare both."""
+"""The rules of Prometheus and the metrics that docs/metrics.md declares, for tests that compare both."""
 
 import re
 from functools import cache

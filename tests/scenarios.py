@@ -46,7 +46,7 @@ def mistakes(text):
 
 @contextmanager
 def refused(words):
-    """Expect a mistake of the user, whose message is one line with these words."""
+    """Expect a user's mistake, whose message is one line with these words."""
     with pytest.raises(UsageError) as caught:
         yield caught
     line = str(caught.value)

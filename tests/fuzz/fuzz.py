@@ -112,13 +112,12 @@ TARGETS = {
 
 
 def seeds(name):
-    """Return the corpus of a target, ordered by file name."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 @st.composite
 def changed(draw: st.DrawFn, name: str) -> bytes:
-    """Draw a seed, and replace random pieces of it."""
+    """Draw a seed, and replace random parts of the seed."""
     data = bytearray(draw(st.sampled_from(seeds(name))))
     if data.startswith(b"\x1f\x8b"):
         data = bytearray(gzip.decompress(bytes(data)))
@@ -172,7 +171,7 @@ def fuzz(name, seconds):
 
 
 def main():
-    """Fuzz all targets; return 1 after a finding."""
+    """Fuzz all targets; return 1 after a finding, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
     parser.add_argument("--only", choices=[*TARGETS], help="this one alone")

@@ -8,7 +8,7 @@ from fuzz import TARGETS, fuzz, seeds
 @pytest.mark.parametrize("name", [*TARGETS])
 def test_the_corpus(name):
     found = seeds(name)
-    assert found  # a target has seeds
+    assert found  # each target needs seeds
     for data in found:
         TARGETS[name](data)
 

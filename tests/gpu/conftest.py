@@ -14,7 +14,7 @@ from gpu import why_not
 FOLDER = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # runs before the option -m reads the marks
+@pytest.hookimpl(tryfirst=True)  # pytest evaluates the option -m after this hook
 def pytest_collection_modifyitems(items):
     mine = [item for item in items if FOLDER in item.path.parents]
     why = why_not() if mine else ""
@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def torch_cuda():
-    """torch with CUDA; the driver alone is not enough."""
+    """Skip unless torch has CUDA; an installed driver is not enough."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device: torch.cuda.is_available() is False")

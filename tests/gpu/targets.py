@@ -1,10 +1,10 @@
-"""Opened targets on CUDA."""
+"""Opens targets on CUDA for the tests."""
 
 from infercanary.probe import TorchTarget
 
 
 def opened(model, shape, *, runs=0, **options):
-    """Return an open target with one input of this shape, after some warm-up runs."""
+    """Return an open target with one input of this shape, after ``runs`` warm-up runs."""
     target = TorchTarget(model, [{"shape": [*shape]}], device="cuda", **options)
     target.open()
     for _ in range(runs):

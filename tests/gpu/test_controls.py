@@ -23,7 +23,7 @@ def opened(name):
 
 
 class Recorded:
-    """Records the memory that controls allocate, to read its content."""
+    """Records the memory that the controls allocate, so that a test can read the content."""
 
     def __init__(self, monkeypatch):
         self.device: Device
@@ -52,7 +52,6 @@ def recorded(monkeypatch):
 
 @pytest.fixture
 def gpu():
-    """NVML's handle of CUDA's first GPU."""
     pynvml.nvmlInit()
     try:
         yield pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(0))
@@ -84,12 +83,12 @@ def test_transfer_is_as_fast_as_the_bus(recorded):
         back = (ctypes.c_uint * (1 << 20)).from_address(recorded.memory[2])
         assert back[:: 1 << 11] == [*range(0, 1 << 20, 1 << 11)]
     print(f"gpu_transfer: {rate}")
-    assert 1e9 < rate.achieved < 500e9  # PCIe 3 x1 to NVLink-C2C
+    assert 1e9 < rate.achieved < 500e9  # bandwidth of PCIe 3 x1, and of NVLink-C2C
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name):
-    """The host's clock measures a whole repeat: the full cost for a server."""
+    """The host's clock measures a whole repeat: this is the control's full cost for a server."""
     with opened(name) as seconds:
         found = measure(name, seconds, ceilings())  # warms up
         times = [seconds() for _ in range(100)]
@@ -107,7 +106,7 @@ def test_launches_by_python_compute_the_same(recorded):
 
 
 def test_memory_is_given_back(gpu):
-    with opened("gpu_launch"):  # keeps the context
+    with opened("gpu_launch"):  # an open target keeps the CUDA context
         before = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
         for _ in range(5):
             with opened("gpu_copy"):

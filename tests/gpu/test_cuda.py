@@ -1,4 +1,4 @@
-"""The CUDA-event clock on a real device. ``make gpu`` compares this clock with the profiler's kernels."""
+"""The clock of CUDA events on a real device. ``make gpu`` compares this clock with the kernel times of a profiler."""
 
 import gc
 import shutil
@@ -35,7 +35,6 @@ def needs_inductor(test):
 
 
 def resnet18(mode, model):
-    """Return a target with one image as its batch."""
     return TorchTarget(model, [{"shape": list(SHAPE)}], device="cuda", mode=mode)
 
 
@@ -57,19 +56,21 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output():
     assert relative_error(outputs["graph"], outputs["eager"]) < 1e-3
     assert medians["graph", "compute"] <= medians["eager", "compute"]
     assert medians["graph", "launch"] < medians["eager", "launch"]
-    # The graph's kernels run one after another on one stream, so the events around them cannot be closer
-    # together.
+    # The kernels of a graph run one after another on one stream, so the time between two events cannot be
+    # less than the time of the kernels.
     assert medians["graph", "compute"] > 0.98 * kernel_seconds(targets["graph"], 20)
 
 
 def made():
-    """Model for a setting of the form ``model: …:made``."""
+    """Model for a setting that names a function: ``model: …:made``."""
     torch.manual_seed(3)
     return torch.nn.Linear(1024, 1024)
 
 
 def tokens():
-    """An index above 9 would cause a device assertion, after which CUDA does not work in this process."""
+    """Return token indices below 10: a larger index causes a device assertion, after which CUDA fails in this
+    process.
+    """
     return torch.nn.Embedding(10, 1024)
 
 
@@ -85,7 +86,7 @@ def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights():
 
 def test_a_graph_is_captured_with_the_inputs_in_place():
     garbage = [torch.full((8,), 2**40, dtype=torch.int64, device="cuda") for _ in range(64)]
-    del garbage  # the next allocation of this size gets this memory and its content
+    del garbage  # The next allocation of this size gets the same memory with its content.
     target = TorchTarget(
         f"{__name__}:tokens", [{"shape": [8], "dtype": "int64", "high": 10}], device="cuda", mode="graph"
     )
@@ -99,9 +100,9 @@ def test_one_probe_runs_eager_compiled_and_graph_side_by_side():
     canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}
     runs = {}
     with Probe(canaries, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0) as probe:
-        report, deadline = decode(probe.report("")), time.monotonic() + 300  # compiling may take minutes
+        report, deadline = decode(probe.report("")), time.monotonic() + 300  # torch.compile may take minutes
         while len(report.outputs) < len(canaries) or min(map(len, runs.values())) < 5:
-            assert time.monotonic() < deadline  # not all three canaries became steady with five runs
+            assert time.monotonic() < deadline  # Five runs are too few to make all three canaries steady.
             time.sleep(0.5)
             report = decode(probe.report(""))
             assert [run.detail for run in report.runs if run.outcome not in ("ok", "busy")] == []
@@ -136,14 +137,14 @@ def test_work_on_the_default_stream_is_seen():
 
 @cases([10e6, 40e6])
 def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
-    """Delays the work by about 5 and 20 ms; two more events measure the delay."""
+    """Delays of about 5 and 20 ms appear only in the queue phase; two more events measure the delay itself."""
     clock = CudaClock(torch.cuda, torch.device("cuda"))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     x = torch.randn(1024, 1024, device="cuda")
     torch.cuda.synchronize()
 
     def delayed(phase):
-        begin.record()  # recorded on the current stream, which is the clock's stream
+        begin.record()  # torch records an event on the current stream, which the clock uses
         torch.cuda._sleep(int(cycles))
         end.record()
         with phase("compute"):
@@ -151,7 +152,7 @@ def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles):
 
     for repeat in range(12):
         timing, _ = clock.measure(delayed)
-        if repeat < 2:  # the first repeats load the kernels
+        if repeat < 2:  # the first repeats also load the kernels
             continue
         delay = begin.elapsed_time(end) / 1e3
         assert delay > 2e-3

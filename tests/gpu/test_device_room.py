@@ -1,4 +1,4 @@
-"""A tenant on a real device beside a separate probe process: the tenant's allocations still succeed."""
+"""A tenant shares a real GPU with a separate probe process: the tenant's allocations still succeed."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def greedy():
 
 @pytest.fixture
 def tenant():
-    """Yield a function that fills the device until this many bytes are free; the memory is freed afterwards."""
+    """Yield a function that fills the device until this many bytes are free; free the memory at the end."""
     held = []
 
     def fill(left):
@@ -57,12 +57,12 @@ def test_a_full_device_is_left_to_its_tenant(tenant, tmp_path):
         while process.poll() is None:
             torch.empty(
                 200 * MIB, dtype=torch.uint8, device="cuda"
-            )  # like a request's allocation; raises if it fails
+            )  # allocates like a request; raises an error if the device is full
             torch.cuda.empty_cache()
             least = min(least, torch.cuda.mem_get_info()[0])
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 3 and "canaries.c.device: a CUDA context" in output, output
-    assert least > 290 * MIB  # the probe used memory of a full device
+    assert least > 290 * MIB  # the probe allocated memory on a full device
 
 
 def test_a_factory_that_takes_all_leaves_the_reserve(tenant, tmp_path):
@@ -73,5 +73,5 @@ def test_a_factory_that_takes_all_leaves_the_reserve(tenant, tmp_path):
             least = min(least, torch.cuda.mem_get_info()[0])
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 3 and "out of memory (device)" in output, output
-    # torch's allocator keeps the reserve; only kernels may use some of it
+    # torch's allocator keeps the reserve; only kernels may use a part of it
     assert (1 << 30) - 256 * MIB < least < 2 << 30

@@ -16,7 +16,7 @@ WIDTH = 4096
 
 
 def product(path, width=WIDTH):
-    """Write an ONNX model of a matrix product."""
+    """Write an ONNX model of a matrix multiplication."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 
@@ -43,13 +43,13 @@ def opened_onnx(path, rows, provider="cuda", **options):
 
 
 def engine(path, width=1024):
-    """Write a TensorRT engine of a matrix product, for 1 to 4096 rows, optimized for 64."""
+    """Write a TensorRT engine of a matrix multiplication for 1 to 4096 rows, optimized for 64 rows."""
     trt = pytest.importorskip("tensorrt")
     weights = np.random.RandomState(1).standard_normal((width, width)).astype(np.float32) / width**0.5
     builder = trt.Builder(trt.Logger(trt.Logger.WARNING))
     explicit = getattr(
         trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None
-    )  # TensorRT 10 and later have no flag, because batches are always explicit
+    )  # TensorRT 10 and later need no flag: batches are always explicit
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
     x = network.add_input("x", trt.float32, (-1, width))
     matrix = network.add_constant((width, width), weights).get_output(0)
@@ -66,7 +66,7 @@ def engine(path, width=1024):
 
 
 def repeats(target, number=40):
-    """Return the timings of the later repeats, which are warm."""
+    """Return the timings of the later repeats, because the first repeats are cold."""
     return [target.clock.measure(target.run)[0] for _ in range(number)][number // 4 :]
 
 
@@ -94,7 +94,7 @@ def test_onnx_on_cuda_has_phases_and_the_cpus_output(tmp_path):
 
 
 def test_onnx_compute_is_the_work_on_the_device(tmp_path):
-    """Sixteen times as many rows take about sixteen times as long: the events are on the stream of the work."""
+    """Sixteen times as many rows take about sixteen times as long, so the events measure the stream of the work."""
     path = product(tmp_path / "product.onnx")
     seconds = {}
     for rows in (2048, 32768):
@@ -102,7 +102,7 @@ def test_onnx_compute_is_the_work_on_the_device(tmp_path):
         timings = repeats(target)
         seconds[rows] = statistics.median(t.phases["compute"] for t in timings)
         launch = statistics.median(t.phases["launch"] for t in timings)
-        assert launch < seconds[rows] or rows == 2048  # the run does not wait for the device
+        assert launch < seconds[rows] or rows == 2048  # the run returns before the device has finished
         target.close()
     assert seconds[32768] / seconds[2048] == pytest.approx(16, rel=0.4)
 
@@ -125,7 +125,7 @@ def test_a_tensorrt_engine_computes_what_numpy_does(rows, tmp_path):
     check(repeats(target))
     (x,), (y,) = target._inputs, target._outputs
     weights = np.random.RandomState(1).standard_normal((1024, 1024)).astype(np.float32) / 32
-    assert y.numbers().shape == (rows, 1024)  # without a shape, the optimum of the profile is used
+    assert y.numbers().shape == (rows, 1024)  # without a shape: optimum of the profile
     assert np.abs(y.numbers() - x.numbers() @ weights).max() < 2e-2
     trt = pytest.importorskip("tensorrt")
     environment = target.environment()

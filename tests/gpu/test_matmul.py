@@ -1,4 +1,4 @@
-"""The matrix product on a real GPU."""
+"""The target of a matrix multiplication on a real GPU."""
 
 import pytest
 

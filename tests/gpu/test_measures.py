@@ -1,4 +1,4 @@
-"""Measures of a torch model on a real device: peak memory in the probe's own process, otherwise memory in use."""
+"""Memory measured for a torch model on a real device: peak in the probe's own process, otherwise memory in use."""
 
 import gc
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 class Taker(torch.nn.Module):  # type: ignore[name-defined, misc]
-    """Holds some memory, and allocates more while it computes."""
+    """Keeps some memory, and allocates more memory while it computes."""
 
     def __init__(self, holds, takes):
         super().__init__()
@@ -37,7 +37,7 @@ def memory(holds, takes, *, is_guest=False):
     found = taking.end([timing], calls_a_server=False)
     target.close()
     del target, taking
-    gc.collect()  # otherwise memory of one model is still allocated when the next one is measured
+    gc.collect()  # Free the model now: otherwise its memory would count in the next measurement.
     return found[DEVICE_MEMORY]
 
 

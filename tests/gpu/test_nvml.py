@@ -1,6 +1,6 @@
 """NVML's sampler on a real GPU.
 
-The golden files have the metrics of one GPU model, idle and loaded. To record a new model:
+The golden files contain the metrics of one GPU model, idle and loaded. Record a new GPU model with:
 
     UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/gpu/test_nvml.py -k golden; git status tests/golden
 """
@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.fixture
 def sample():
-    """Yield a function that samples while CUDA uses the GPU, as in a server: otherwise the driver may unload it."""
+    """Yield a function that samples while CUDA uses the GPU, as in a server; the driver may unload without a user."""
     device, sampler = Device(0), NvmlSampler()
     try:
         yield lambda: tuple(sampler.sample())
@@ -36,7 +36,7 @@ def sample():
 
 @contextmanager
 def load():
-    """Keep the GPU busy in the block, and wait for longer than the driver's window of utilization first."""
+    """Load the GPU for longer than the driver's window of utilization, and then run the block under this load."""
     control = cuda_controls(0, None)["gpu_fma"]
     ended = threading.Event()
 
@@ -56,15 +56,13 @@ def load():
 
 
 def label(found):
-    """Return NVML's index of CUDA's first GPU, on which canaries run."""
     indexes = gpus_at(pci_bus_id(0), found)
-    assert indexes is not None  # NVML does not show CUDA's GPU
+    assert indexes is not None  # NVML does not list CUDA's GPU
     (index,) = indexes
     return index
 
 
 def of(found, name):
-    """Return a metric of the canary's GPU."""
     return found[f"infercanary_gpu_{name}"][(label(found),)]
 
 
@@ -76,7 +74,7 @@ def test_the_canarys_gpu_is_among_those_that_answer(sample):
     device = Device(0)
     device.close()
     assert identity[1] == device.name
-    assert all(identity[:5])  # name, UUID, address and driver are known
+    assert all(identity[:5])  # name, UUID, PCI address and driver version exist
     assert device.name in visible_gpus()
     assert 0 < of(found, "sm_clock_hertz") <= of(found, "sm_clock_max_hertz") < 5e9
     assert 0 < of(found, "memory_clock_hertz") < 50e9
@@ -118,7 +116,6 @@ def test_it_can_be_let_go_of_and_taken_up_again():
 
 
 def exposition(families):
-    """Return the exposition, without identifiers of a single GPU."""
     expose = pytest.importorskip("infercanary.exporter.expose")
     shown = expose.Exposition()
     lines = [expose.write(family, {}) for family in families if family.points]
@@ -128,7 +125,7 @@ def exposition(families):
 
 
 def series(text):
-    """Return the series without values, and without metrics of one host: versions and seen errors."""
+    """Return the series without values, and without metrics that differ between hosts (versions, seen errors)."""
     lines = (line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     own = ("infercanary_gpu_info", "infercanary_gpu_xid_errors", "infercanary_gpu_numa_node")
     return {line for line in lines if not line.startswith(own)}
@@ -136,11 +133,11 @@ def series(text):
 
 @cases(["idle", "loaded"])
 def test_golden(state, sample):
-    """The same GPU model has the same series. The values in the file are only for readers."""
+    """GPUs of the same model have the same series. The values in the file are only for readers."""
     if len(visible_gpus()) != 1:
         pytest.skip("several GPUs: a golden file is for one GPU")
     with load() if state == "loaded" else nullcontext():
-        time.sleep(2)  # utilization covers at most the last second
+        time.sleep(2)  # the window of utilization is at most one second
         families = sample()
     kind = re.sub(r"\W+", "_", visible_gpus()[0].lower()).removeprefix("nvidia_")
     golden = GOLDEN / f"nvml_{kind}_{state}.metrics"

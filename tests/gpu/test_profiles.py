@@ -1,4 +1,6 @@
-"""Profiles on a real GPU: kernels by device time, compared with torch's table. ``make gpu`` tests changed kernels."""
+"""Profiles on a real GPU: kernels by device time, compared with torch's own table. ``make gpu`` tests changed
+kernels.
+"""
 
 import os
 import shutil
@@ -45,7 +47,7 @@ def test_kernels_take_what_torchs_own_table_says():
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators():
-    """The graph's kernels are shown without operators."""
+    """Kernels of a CUDA graph have no operators; the same model in eager mode has the same kernels with operators."""
     graph, eager = profiled(convolutions("graph")), profiled(convolutions())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
     calls = [sum(row.calls for row in rows) for rows in on_device]
@@ -65,7 +67,7 @@ int cuptiSubscribe(void **subscriber, void *callback, void *data) { return REFUS
 
 
 def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path):
-    """The library's own CUPTI functions refuse, like a driver that lets only an administrator profile."""
+    """The CUPTI library's own functions refuse, like a driver that lets only administrators profile."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for the library that refuses CUPTI")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Scenarios of tests/host on a host with cgroup v2. `.ci/host` runs this program as root; it prints JSON Lines.
 
-This program reads the kernel's files with its own code, before and after each report that is compared.
+Before and after each probe report, this program reads the kernel's files with its own code, and compares the
+values.
 """
 
 import functools
@@ -113,7 +114,6 @@ def report(path, since=""):
 
 
 def ours(answer):
-    """Return the probe's values by name and label value."""
     found = {}
     for family in answer["families"]:
         if family["name"].startswith(PREFIX):
@@ -123,7 +123,6 @@ def ours(answer):
 
 
 def points(answer, name):
-    """Return the points of a family."""
     return next(family["points"] for family in answer["families"] if family["name"] == name)
 
 
@@ -141,7 +140,7 @@ def until(condition, seconds=240, pause=0.3):
 
 
 def newer(path, begin):
-    """Wait for a report with two runs after ``begin``: of the first one, only the second sample is surely newer."""
+    """Wait for a report with two runs after ``begin``, because the first run may have sampled before ``begin``."""
 
     def look():
         answer = report(path)
@@ -159,7 +158,7 @@ def keyed(text):
 
 
 def kernel(text):
-    """Convert one cgroup's files to values with the names of our metrics."""
+    """Convert the files of one cgroup to values with the names of the probe's metrics."""
     cpu, pages, events = keyed(text["cpu.stat"]), keyed(text["memory.stat"]), keyed(text["memory.events"])
     found = {
         "cpu_periods_total": cpu["nr_periods"],
@@ -185,7 +184,7 @@ def kernel(text):
 
 
 def bound(own, above):
-    """Combine a cgroup with its ancestors: the lowest limit applies, and throttling adds up."""
+    """Combine a cgroup with its ancestors: the lowest limit applies, and throttled times are added."""
     found = dict(own)
     if given := [each["memory_limit_bytes"] for each in (own, *above) if "memory_limit_bytes" in each]:
         found["memory_limit_bytes"] = min(given)
@@ -195,7 +194,7 @@ def bound(own, above):
 
 
 def launch(name, *options, command, engine=("docker",), image="bare", probes=PROBES):
-    """Start Python in a container that mounts the host's Python and infercanary."""
+    """Start Python in a container with the host's Python and infercanary as mounts."""
     run(
         *engine, "run", "--detach", "--name", name, *options,
         "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
@@ -204,8 +203,6 @@ def launch(name, *options, command, engine=("docker",), image="bare", probes=PRO
 
 
 class Probed:
-    """A container with a probe, and the container's cgroup on the host."""
-
     def __init__(self, name, *options, engine=("docker",), image="bare", probes=PROBES):
         self.name, self.engine = name, engine
         self.socket = probes / f"{name}.sock"
@@ -227,7 +224,7 @@ class Probed:
         run(*self.engine, "exec", "--detach", self.name, *command)
 
     def busy(self):
-        """Start processes that use the quota; they are niced, so the probe still runs."""
+        """Start processes that use up the CPU quota at a low priority (nice), so that the probe still runs."""
         for _ in range(2):
             self.execute("/usr/bin/nice", "-n", "19", "/usr/bin/sh", "-c", "while :; do :; done")
 
@@ -242,7 +239,7 @@ class Probed:
 
 
 def ancestor(text):
-    """Convert the files of an ancestor cgroup, in which controllers may be missing."""
+    """Convert the files of an ancestor cgroup, which may lack controllers."""
     empty = {"memory.stat": "inactive_file 0\npgmajfault 0", "memory.events": "max 0\noom_kill 0"}
     merged = {"memory.current": "0", "memory.max": "max", **empty, **text}
     merged["cpu.stat"] += "".join(
@@ -270,7 +267,6 @@ def image():
 
 
 def limits():
-    """A private cgroup namespace, Docker's default: all families, a changed limit, and an OOM kill."""
     probed = Probed("limits", "--cpus", "0.5", "--memory", "256m", "--cpuset-cpus", "0")
     probed.busy()
     until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
@@ -298,7 +294,7 @@ def limits():
 
 
 def nested():
-    """The host's cgroup namespace, and a parent slice with lower limits."""
+    """Scenario: the host's cgroup namespace, and a parent slice with lower limits."""
     pathlib.Path("/run/systemd/system/tight.slice").write_text(SLICE)
     run("systemctl", "daemon-reload")
     probed = Probed(
@@ -317,7 +313,7 @@ def nested():
 
 
 def together():
-    """With `memory.oom.group`, as the kubelet sets it, and a model that grows while it loads, the server survives."""
+    """Scenario: a server survives a model that grows while it loads, with `memory.oom.group` as the kubelet sets it."""
     settings = CONFIG.replace("memory_reserve: 0\n", "").replace(
         "canaries: {{", 'canaries: {{grows: {{target: "growing:Work"}}, '
     )
@@ -354,7 +350,7 @@ def together():
             run("docker", "exec", "--detach", name, "/usr/bin/python3", "-c", HOG)
             until(
                 lambda state=state: state().startswith("false")
-            )  # the setting is in effect: the whole group ends
+            )  # the kernel kills the whole group, so the setting is in effect
             yield found
         except TimeoutError:
             raise RuntimeError(run("sh", "-c", f"docker logs {name} 2>&1")) from None
@@ -363,7 +359,9 @@ def together():
 
 
 def service():
-    """The exporter as the documented systemd unit: hardened, finds a container by Docker, and reloads by SIGHUP."""
+    """Scenario: the exporter as the documented systemd unit: hardened, finds a container by Docker, reloads by
+    SIGHUP.
+    """
     program = pathlib.Path("/opt/infercanary/bin/infercanary")
     program.parent.mkdir(parents=True)
     shutil.copytree(HERE / "site", "/opt/infercanary/site")
@@ -400,7 +398,7 @@ def service():
 
 
 def rootless():
-    """Rootless Podman with a probe in a container."""
+    """Scenario: rootless Podman with a probe in a container."""
     run("useradd", "--create-home", "--shell", "/bin/bash", "anybody")
     run("loginctl", "enable-linger", "anybody")
     runtime = pathlib.Path("/run/user", run("id", "--user", "anybody"))

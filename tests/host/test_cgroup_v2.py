@@ -38,7 +38,6 @@ pytestmark = pytest.mark.campaign
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    """Boot the host, and return the JSON objects that the guest printed."""
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("making the host needs root on Debian 12")
     site = tmp_path_factory.mktemp("host") / "site"
@@ -65,7 +64,7 @@ def fits(name, before, ours, after):
 
 
 def test_cgroup_v2(said):
-    """One test checks everything: the campaign runs each test in a separate process, and a boot takes minutes."""
+    """One test contains all checks: the campaign runs each test in a separate process, and a boot takes minutes."""
     assert [each for each in said if "failed" in each] == []
     found = {each["scenario"]: each for each in said if "scenario" in each}
     lines = [HEAD.format(kernel=f"kernel {said[0]['kernel']}", day=datetime.date.today().isoformat())]

@@ -1,6 +1,6 @@
-"""Attacks by connections: ``python attacks.py NAME HOST PORT SECONDS`` (only the standard library).
+"""Attacks by network connections: ``python attacks.py NAME HOST PORT SECONDS`` (only the standard library).
 
-Attacks run in a separate container or process beside the exporter, and print the number of attempts.
+Each attack runs in a container or process beside the exporter, and prints the number of its attempts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n"
-# Beginning of a TLS 1.2 handshake: a record header that announces 512 bytes, which never follow.
+# Start of a TLS 1.2 handshake: a record header that announces 512 bytes. The attack never sends these bytes.
 HELLO = bytes([0x16, 3, 1, 2, 0])
 
 
 class Peer:
-    """A connection that is reopened whenever it was closed."""
+    """A connection that is reopened after each close."""
 
     tried = 0
 
@@ -27,20 +27,18 @@ class Peer:
         self.host, self.port, self.buffer = host, port, buffer
 
     async def connected(self):
-        """Open a new connection."""
         Peer.tried += 1
         sock = socket.socket()
         sock.setblocking(False)
         if (
             self.buffer
-        ):  # before connecting, so that the kernel buffers no more data for a client that does not read
+        ):  # Set before connect, so that the kernel buffers no more data for a client that does not read.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer)
         await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (self.host, self.port)), 5)
         return sock
 
 
 async def until_closed(sock):
-    """Wait until the connection is closed, without reading."""
     while True:
         await asyncio.sleep(0.5)
         with contextlib.suppress(BlockingIOError):
@@ -52,20 +50,18 @@ async def until_closed(sock):
 
 
 async def silent(peer):
-    """Connect, and send nothing."""
     with await peer.connected() as sock:
         await until_closed(sock)
 
 
 async def half_hello(peer):
-    """Begin a TLS handshake, and never finish it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, HELLO)
         await until_closed(sock)
 
 
 async def slow_header(peer):
-    """Send a request header that never ends."""
+    """Send a request header without end."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, ASK)
@@ -75,17 +71,17 @@ async def slow_header(peer):
 
 
 async def slow_reader(peer):
-    """Request a large answer, and never read it."""
+    """Request a large answer, but never read it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         while True:
             await asyncio.sleep(1)
-            # fails when the connection is closed
+            # raises an error when the connection is closed
             await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")
 
 
 async def idle(peer):
-    """Send a small request, and keep the connection open."""
+    """Send a small request, and leave the connection open."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -94,14 +90,14 @@ async def idle(peer):
 
 
 async def garbage(peer):
-    """Send bytes that are not HTTP, and close."""
+    """Send bytes that are not HTTP, then close."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, b"\x00\xff no HTTP\r\n\r\n")
         await asyncio.sleep(0.2)
 
 
 async def hang_up(peer):
-    """Request a large answer, and close at once."""
+    """Request a large answer, then close at once."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         await asyncio.sleep(0.05)
@@ -122,7 +118,7 @@ ATTACKS = {
 
 
 async def attack(name, host, port, seconds):
-    """Run all connections at the same time, again and again."""
+    """Run all connections of the attack at the same time, and repeat them until the time is over."""
     one, count, buffer = ATTACKS[name]
     end = time.monotonic() + seconds
 
@@ -132,8 +128,8 @@ async def attack(name, host, port, seconds):
                 await asyncio.wait_for(one(Peer(host, port, buffer)), max(0.1, end - time.monotonic()))
             await asyncio.sleep(0.1)
 
-    # A cancellation can be lost if the connection fails at the same time. The timeout ends the wait for such
-    # a task.
+    # asyncio can lose a cancellation if the connection fails at the same moment. The timeout ends the wait
+    # for such a task.
     await asyncio.wait([asyncio.create_task(again()) for _ in range(count)], timeout=seconds + 1)
     print(f"{name}: {Peer.tried} connections", flush=True)
     os._exit(0)

@@ -1,6 +1,6 @@
 """Many honest probes in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each probe on its own port).
 
-The server is the probe's own. The reports are like those of a probe with one canary, and grow.
+The server is the code of the real probe. The reports grow, like those of a probe with one canary.
 """
 
 import sys
@@ -22,8 +22,6 @@ PHASES = ("h2d", "compute", "d2h", "launch", "queue")
 
 
 class Honest:
-    """A simulated honest probe."""
-
     def __init__(self, number):
         self.boot_id = f"honest-{number}"
         self.reports = 0

@@ -1,4 +1,4 @@
-"""Observes an exporter under attack like an honest user: duration of scrapes, and failed polls."""
+"""Observes an attacked exporter from the side of an honest user: durations of scrapes, and failed polls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Watch:
         self._thread.start()
 
     def end(self):
-        """Stop the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -39,12 +38,11 @@ class Watch:
 
     @property
     def p99(self):
-        """99th percentile of the scrapes' duration, in seconds."""
         ordered = sorted(self.seconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
     def value(self, name):
-        """Return the sum of a metric's series at the last scrape."""
+        """Return the sum of a metric's series in the last scrape."""
         return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.text, re.M))
 
     def _scrape(self):

@@ -1,7 +1,7 @@
 """Probes whose canaries all change: ``python regressed.py HOST FIRST_PORT COUNT`` (each probe on its own port).
 
-Each poll finds a new start with another environment, which counts as another image, and runs of 32 canaries that take
-twice as long as before, or half, with many phases, controls and profiles.
+Each poll returns a new start. Its environment differs, which counts as another image, and the runs of its 32
+canaries take twice or half as long as before, with many phases, controls and profiles.
 """
 
 import sys
@@ -23,14 +23,13 @@ _CANARY = "n" * 60
 
 
 def report(probe, start):
-    """Return the report of one start of a probe."""
+    """Return a probe's report of one start."""
     environment = {f"{probe}-{n}-{'e' * 100}": f"{start} {'v' * 150}" for n in range(180)}
     return Report(1, f"{probe}-{start}", _began(start), "", 0, (), environment, runs_of(start))
 
 
 @lru_cache(maxsize=8)
 def runs_of(start):
-    """Return the encoded runs of a start. All probes have the same runs, which saves CPU time."""
     level = 0.02 * (1 + start % 2)
     began = _began(start)
     runs = []
@@ -53,20 +52,17 @@ def _began(start):
 
 
 class Regressed:
-    """A simulated probe."""
-
     def __init__(self, number):
         self._number = number
         self._starts = 0
 
     def report(self, _since):
-        """Return the report of the next start."""
         self._starts += 1
         return encode(report(self._number, self._starts))
 
 
 def _profile(at, seconds):
-    """Return a profile with the largest number of rows."""
+    """Return a profile with the maximum number of rows."""
     part = (seconds / 41,) * 3
     rows = tuple(
         ProfileRow(f"{'k' * 60}{n}", f"{'o' * 60}{n}", "cpu", "", 1.0, part, order=n) for n in range(40)

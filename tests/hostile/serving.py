@@ -11,8 +11,8 @@ def serve(host, first, reports):
 
     Args:
         host: Address to listen on.
-        first: Port of the first probe; the others have the next ports. 0 for any port.
-        reports: One function for each probe, which returns its report.
+        first: Port of the first probe; the other probes use the next ports. 0 for any free port.
+        reports: One function for each probe, which returns the probe's report.
     """
     servers = [
         ReportServer(f"{host}:{first + n if first else 0}", report) for n, report in enumerate(reports)

@@ -1,7 +1,6 @@
-"""Probes with the largest permitted reports: ``python worst.py HOST FIRST_PORT COUNT`` (each on its own
-port).
+"""Probes with the largest permitted reports: ``python worst.py HOST FIRST_PORT COUNT`` (each on its own port).
 
-The texts differ between probes and between starts, so the exporter cannot share memory for equal texts.
+Texts differ between probes and between starts, so the exporter cannot store equal texts once.
 """
 
 import sys
@@ -11,7 +10,7 @@ from serving import serve
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START, COLD_START_METRIC
 
-WIDE = "\N{GRINNING FACE}"  # with one such character Python stores each character of a text in four bytes
+WIDE = "\N{GRINNING FACE}"  # One such character makes Python store every character of the text in four bytes.
 RUNS = 960
 REPORTS_OF_START = 4
 
@@ -21,7 +20,7 @@ _STATE = Metric("infercanary_canary_state", "gauge", "State.", ("canary", "state
 _FAILURE = Metric("infercanary_canary_failure_info", "gauge", "Failure.", ("canary", "reason", "detail"))
 _INVENTED = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
 _COLD = Metric(COLD_START_METRIC, "gauge", "Cold.", ("canary", "step"))
-_UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # unused entries, which only make the report longer
+_UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # unused entries that make the report longer
 
 
 def report(probe, start, first=0):
@@ -54,7 +53,7 @@ def report(probe, start, first=0):
 
 
 class Worst:
-    """A probe that restarts every few polls."""
+    """A probe that restarts after every few polls."""
 
     def __init__(self, number):
         self._number = number

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md are followed literally in a copy of the tree, and their results are checked."""
+"""The tests follow the recipes of CONTRIBUTING.md literally in a copy of the repository, and check the results."""
 
 import os
 import re
@@ -55,8 +55,6 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """One fenced block of a recipe."""
-
     verb: str
     """``Write``, ``Append``, ``Insert`` or ``Run``."""
     path: str
@@ -66,7 +64,7 @@ class Step(NamedTuple):
 
 
 def recipe(title):
-    """Return the steps under a heading. Each block is for the last path that the text names before the block."""
+    """Return the steps under a heading. Each block belongs to the last path in the text before it."""
     section = (ROOT / "CONTRIBUTING.md").read_text().split(f"\n### {title}\n")[1]
     section = re.split(r"\n(?=##)", _FENCE.sub(lambda block: block[0].replace("\n#", "\n\0#"), section))[0]
     end = 0
@@ -84,18 +82,18 @@ def recipe(title):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Copy the tree, with this environment as the copy's own."""
+    """Copy the repository, with this virtual environment as the copy's own."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in FOLDERS:
         # Bytecode of tests contains the paths of the tests.
         ignored = shutil.ignore_patterns("node_modules", *["__pycache__"] * (folder == "tests"))
         shutil.copytree(ROOT / folder, tree / folder, ignore=ignored)
     for file in ROOT.iterdir():
-        if file.is_file() and file.name != ".git":  # in a worktree this file leads back to the original
+        if file.is_file() and file.name != ".git":  # in a git worktree, this file points to the original
             shutil.copy(file, tree)
     if (
         known := ROOT / ".mypy_cache"
-    ).is_dir():  # with the cache of `make lint`, only files of recipes are checked again
+    ).is_dir():  # with the cache of `make lint`, only the recipes' files are checked again
         shutil.copytree(known, tree / known.name)
     (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():
@@ -107,7 +105,7 @@ def tree(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def follow(tree):
-    """Follow recipes one after another in the same tree, as a person would."""
+    """Follow recipes one after another in the same copy, as a person would."""
 
     def visible():
         return {path for path in tree.iterdir() if not path.name.startswith(".")}
@@ -152,7 +150,7 @@ def write(step, path):
 
 
 def needs(title):
-    """Return what this machine lacks for the recipe; empty if nothing."""
+    """Return the programs that this machine lacks for the recipe, or an empty text."""
     if title in ("An alert", "A panel") and find_spec("grafana_foundation_sdk") is None:
         return "Grafana's SDK needs Python 3.11"
     return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""
@@ -174,7 +172,7 @@ def test_a_recipe(tree, follow, title):
     assert text in (tree / path).read_text()
 
 
-# takes a minute; CI lints and tests the tree, and the tests above run each recipe's own test
+# takes a minute; CI lints and tests the repository, and the tests above run each recipe's own test
 @pytest.mark.campaign
 def test_results_of_recipes_pass_the_linters_and_the_suite(tree, follow):
     titles = [title for title in RECIPES if not needs(title)]

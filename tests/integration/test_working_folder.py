@@ -1,4 +1,4 @@
-"""Modules of an app in the working folder have the same names as standard modules and dependencies."""
+"""Modules of an app in the working folder have the names of standard modules and of dependencies."""
 
 import json
 import os
@@ -38,7 +38,7 @@ SETTINGS = {
 
 @pytest.fixture
 def app(tmp_path):
-    """Make a folder with such modules and a user's model."""
+    """Make a folder with such modules and with a user's model."""
     folder = tmp_path / "app"
     folder.mkdir()
     for name in (*STANDARD, *DEPENDENCIES):
@@ -49,7 +49,7 @@ def app(tmp_path):
 
 @pytest.fixture
 def command(tmp_path):
-    """Return the command as pip installs it: a script, so the working folder is not in the search path."""
+    """Return the command as a script, as pip installs it: the search path then lacks the working folder."""
     script = tmp_path / "infercanary"
     script.write_text("from infercanary.command.cli import main\nmain()\n")
     return [sys.executable, str(script)]
@@ -74,7 +74,7 @@ def report(url):
 
 @cases(["", ".", os.pathsep])
 def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(path, app, command, run):
-    """With the working folder in PYTHONPATH, Python does not start if a standard module is shadowed."""
+    """With the working folder in PYTHONPATH, Python itself fails to start if the folder shadows a standard module."""
     environment = {}
     if path:
         for name in STANDARD:
@@ -131,7 +131,7 @@ def test_check_config_tells_the_users_model_from_a_library(target, code, said, a
 
 
 def test_an_experiments_processes(app, monkeypatch):
-    """Both the probe under an interpreter, and the reaper."""
+    """Two processes: the probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
     with Reaper() as reaper:
         host = Host(Side(python=sys.executable, probe=SETTINGS), reaper)

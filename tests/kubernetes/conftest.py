@@ -1,4 +1,6 @@
-"""A real Kubernetes cluster of three nodes, once for all tests of this folder. Tests are skipped without a cluster."""
+"""A real Kubernetes cluster of three nodes, made once for all tests of this folder. Without a cluster, they are
+skipped.
+"""
 
 import fcntl
 import os
@@ -22,10 +24,10 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Run three nodes with the test images; remove them and their files afterwards."""
+    """Run three nodes with the test images; remove nodes and files afterwards."""
     folder = tmp_path_factory.mktemp("cluster")
     lock = os.open(Path(tempfile.gettempdir(), "infercanary-kubernetes.lock"), os.O_CREAT | os.O_WRONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # sessions on one machine take turns, because they use the same cluster
+    fcntl.flock(lock, fcntl.LOCK_EX)  # Sessions on one machine take turns, because they use the same cluster.
     run("docker", "build", "--quiet", "--tag", EXPORTER, "--file", "exporter/Dockerfile", ".", seconds=600)
     archive(folder / "images.tar", IMAGES, FILES)
     try:
@@ -48,7 +50,6 @@ def cluster(tmp_path_factory):
 
 
 def given_back(cluster):
-    """Remove the tests' objects from an existing cluster."""
     cluster.kubectl("delete", "namespace", "--ignore-not-found", RELEASE, *NAMESPACES, seconds=300)
     cluster.kubectl("label", "node", *cluster.nodes, f"{NODE_LABEL}-")
 

@@ -1,4 +1,4 @@
-"""A probe without a new image: the patch that `infercanary attach` prints, on a Deployment that knows nothing of it."""
+"""A probe without a new image: the patch of `infercanary attach` adds it to a Deployment that lacks a probe."""
 
 import os
 import time
@@ -30,7 +30,7 @@ REPORT = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9798/rep
 
 @pytest.fixture
 def patch(cluster):
-    """Give the nodes a server and the probe's image; return the patch for the server."""
+    """Load a server and the probe's image on the nodes; return the patch for the server."""
     with filled_volume():
         small_copy(BASE, SERVER, 'CMD ["python", "-m", "http.server", "8000"]')
         small_copy(IMAGE, PROBE, "USER 10003")
@@ -88,7 +88,6 @@ def test_from_the_patch_to_a_steady_run_and_back(cluster, patch, tmp_path):
 
 
 def _answer(ask):
-    """Return the answer, or None while the probe does not answer."""
     try:
         return ask()
     except AssertionError:

@@ -1,4 +1,4 @@
-"""With `store.hostPath`, history stays on the node, so a rollout of the exporter loses no baseline."""
+"""With `store.hostPath`, history stays on the node, so the baseline survives a rollout of the exporter."""
 
 import shutil
 from pathlib import Path

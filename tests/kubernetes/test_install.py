@@ -1,4 +1,4 @@
-"""The chart on a real cluster: permissions of its pods, and Prometheus' view of its objects."""
+"""The chart on a real cluster: permissions of its pods, and its objects in Prometheus."""
 
 import re
 
@@ -11,7 +11,6 @@ SELECTOR = "app.kubernetes.io/name=infercanary"
 
 @pytest.fixture(scope="module")
 def exporter(installed, cluster):
-    """Return one of the exporter's pods."""
     pods = cluster.pods(NAMESPACE, SELECTOR)
     assert {pod["spec"]["nodeName"] for pod in pods} == {*cluster.nodes}
     return pods[0]["metadata"]["name"]

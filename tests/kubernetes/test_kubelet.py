@@ -1,4 +1,4 @@
-"""A node whose kubelet is stopped, and a stopped API server: containers continue, and are still polled."""
+"""A node's kubelet is stopped, or the API server: containers continue, and the exporter still polls them."""
 
 import time
 
@@ -17,7 +17,7 @@ OUTAGE_SECONDS = 180
 
 
 class Steady:
-    """A service on the node, as seen by Prometheus."""
+    """A service on the node, with the values that Prometheus has for it."""
 
     def __init__(self, prometheus):
         self.prometheus = prometheus
@@ -40,7 +40,7 @@ class Steady:
 
 @pytest.fixture
 def steady(cluster, installed):
-    """Start the service, and check at the end that its container is the same."""
+    """Start the service, and check at the end that its container is still the same."""
     cluster.apply(deployment("steady", pod(container(), nodes=(2,))))
     service = Steady(installed)
     eventually("runs", 60, service.runs)

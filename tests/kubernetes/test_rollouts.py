@@ -1,7 +1,7 @@
 """Real rollout controllers ask the exporter before they promote, with the shipped templates of `deploy/`.
 
-For each controller, a slower image is aborted and the old image stays; an identical rebuild waits and is promoted;
-without an exporter, nothing is promoted.
+Each controller aborts a slower image and keeps the old one; it waits for an identical rebuild and then
+promotes it; without an exporter, it promotes nothing.
 """
 
 import time
@@ -33,13 +33,10 @@ and cannot resolve the cluster's names.
 
 
 class Exporter(NamedTuple):
-    """The exporter on the node of all pods of this module."""
-
     cluster: Cluster
     url: str
 
     def runs(self, namespace, service):
-        """Return pod → number of runs."""
         of = {"namespace": namespace, "service": service}
         return {
             sample.labels["pod"]: sample.value
@@ -58,7 +55,7 @@ class Exporter(NamedTuple):
         eventually(f"a baseline of {service}", BASELINE_SECONDS, reported)
 
     def move(self, node):
-        """Move the exporter away from all nodes, or back."""
+        """Remove the exporter from all nodes, or let it return."""
         patch = {"spec": {"template": {"spec": {"nodeSelector": {AWAY: node}}}}}
         self.cluster.kubectl(
             *("patch", "daemonset", GATE, "--namespace", GATE, "--type", "merge"),
@@ -79,7 +76,7 @@ class Controller:
     """A rollout controller. A rollout has the name of its service.
 
     Args:
-        exporter: Exporter that the controller's templates ask.
+        exporter: The exporter that the controller's templates ask.
     """
 
     name: ClassVar[str]
@@ -98,11 +95,10 @@ class Controller:
         raise NotImplementedError
 
     def phase(self, name):
-        """Return the phase of a rollout."""
         raise NotImplementedError
 
     def waits(self, name):
-        """Return True if the controller asked and got no answer that permits promotion."""
+        """Return True if the controller asked, and no answer permitted a promotion."""
         raise NotImplementedError
 
     def begin(self, name):
@@ -124,7 +120,7 @@ class Controller:
         )
 
     def images(self, name):
-        """Return the images of the pods with the promoted image."""
+        """Return the images of the pods that run the promoted image."""
         pods = self.cluster.pods(self.name, f"app={name}{self.primary}")
         return {pod["spec"]["containers"][0]["image"] for pod in pods}
 
@@ -134,7 +130,7 @@ def _template(path, exporter):
 
 
 class Argo(Controller):
-    """During analysis, half of the pods have the new image."""
+    """Argo Rollouts: during the analysis, half of the pods have the new image."""
 
     name, kind, promoted = "argo-rollouts", "rollouts.argoproj.io", "Successful"
 
@@ -172,7 +168,7 @@ class Argo(Controller):
 
 
 class Flagger(Controller):
-    """Copies the target to a primary, which runs alone. The target's pods run only during analysis."""
+    """Flagger copies the target to a primary, which runs alone. The target's pods run only during the analysis."""
 
     name, kind, primary, promoted = "flagger", "deployment", "-primary", "Succeeded"
 
@@ -194,14 +190,14 @@ class Flagger(Controller):
         return str(canary["status"].get("phase", ""))
 
     def waits(self, name):
-        # Flagger asks after four intervals, and does not wait longer if there is a verdict.
+        # Flagger asks after four intervals, and waits no longer if there is a verdict.
         return bool(self.cluster.pods(self.name, f"app={name}")) and self.phase(name) != "Failed"
 
 
 @pytest.fixture(scope="module", params=[Argo, Flagger])
 def controller(request, cluster, exporter):
     made = request.param(exporter)
-    # Flagger checks at its start for a Prometheus, which this test does not need.
+    # At its start, Flagger looks for a Prometheus, which this test does not need.
     run(SCRIPT, "start", made.name, PROMETHEUS="http://127.0.0.1:9")
     cluster.apply(namespace(made.name))
     try:
@@ -237,7 +233,7 @@ def test_nothing_is_promoted_while_the_exporter_is_down(controller):
     try:
         controller.set_image("silent", REBUILT)
         eventually("the controller waits", 900, lambda: controller.waits("silent"))
-        time.sleep(150)  # several intervals; the controller asks in each
+        time.sleep(150)  # several intervals; the controller asks in each of them
         assert controller.waits("silent")
         assert controller.phase("silent") != controller.promoted
         assert OLD in controller.images("silent")

@@ -1,4 +1,4 @@
-"""The API server accepts the templates of `deploy/` for rollout controllers, with every key."""
+"""The API server accepts every key in the templates of `deploy/` for rollout controllers."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ import yaml
 from cluster import GIVEN, SCRIPT
 from harness import ROOT
 
-# In `make test`, deploy/check has Argo's schema. Installing its kinds takes a quarter of a minute.
+# In `make test`, deploy/check uses Argo's schema: its installation in a cluster takes a quarter of a minute.
 NAMES = (pytest.param("argo-rollouts", marks=pytest.mark.campaign), "flagger")
 
 

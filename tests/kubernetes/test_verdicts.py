@@ -1,7 +1,8 @@
 """Events of a service on Kubernetes and the expected verdicts: a table whose rows run at the same time.
 
-Canaries wait 40 ms with the old image and 120 ms with the new image, once a second. The results are read from a
-Prometheus that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
+Once a second, a canary waits 40 ms with the old image and 120 ms with the new image. The test reads the
+results from a Prometheus that scrapes the exporters by the chart's PodMonitor and evaluates the shipped
+rules.
 """
 
 import time
@@ -28,7 +29,7 @@ from workloads import (
 
 BASELINE_RUNS, RUNS_AFTER = 16, 24
 CALLED = {"regressed", "improved"}
-UNCHANGED = {"no_baseline"}  # only one image ran there
+UNCHANGED = {"no_baseline"}  # no other image ran there
 SERVER = {"name": "server", "imagePullPolicy": "Never", "command": ["python", "/canary/serve.py"]}
 DIGEST = "an image that was loaded, and then pulled"
 
@@ -38,13 +39,13 @@ def on(image, *nodes):
 
 
 def watched(image):
-    """Return a pod of a server without a probe, and a sidecar that sends it requests."""
+    """Return a pod with a server that lacks a probe, and a sidecar that sends requests to the server."""
     sidecar = container(command=["infercanary", "probe", "--config", "/canary/sidecar.yaml"], name="probe")
     return pod(sidecar, {**SERVER, "image": image}, watches="server")
 
 
 class Row(NamedTuple):
-    """A service on a node, a change, and the verdict that must follow."""
+    """A service on a node, a change, and the expected verdict."""
 
     service: str
     node: int
@@ -62,7 +63,7 @@ class Row(NamedTuple):
 
 
 def upgraded(service, node, verdict, before, after, **spec):
-    """Return the row of a Deployment with these pods before and after."""
+    """Return the row of a Deployment with these pods before and after the change."""
     old, new = (deployment(service, template, **spec) for template in (before, after))
     return Row(service, node, {*verdict.split()}, old, new)
 
@@ -112,12 +113,12 @@ def registry(folder):
 
 
 def upgrade(cluster, prometheus, rows):
-    """Wait for a baseline of each service, and then make its change."""
+    """Wait for a baseline of each service, and then change it."""
     before = [row.before for row in rows]
     pods = sum(made["spec"].get("replicas", 1) for made in before)
 
     def has_baseline():
-        """Use the maximum over time, because the Job's pod may end before the last pod begins."""
+        """Use the maximum over time, because the pod of the Job may end before the last pod starts."""
         found = prometheus.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
         return len(found) >= pods and min(count for _, count in found) >= BASELINE_RUNS
 
@@ -138,12 +139,14 @@ def check(cluster, prometheus, name, row):
     def ended():
         return {series["verdict"] for series, _ in prometheus.query(f"infercanary_verdict{labels} == 1")}
 
-    if not row.verdicts & CALLED:  # no change is called even after more runs than a call needs
+    if not row.verdicts & CALLED:  # the verdict must not change even after more runs than it needs
         runs = f"infercanary_runs_total{{outcome='ok',{row.labels(cluster)}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
 
     def is_as_expected():
-        """On a noisy host the verdict asks for another restart after one start, and the pod is restarted once."""
+        """On a noisy host, the verdict asks for another restart after one start; the test then restarts the pod
+        once.
+        """
         found = ended()
         if found == {"unconfirmed"} and time.monotonic() > patient_until and not asked:
             asked.append(row.service)
@@ -159,13 +162,15 @@ def check(cluster, prometheus, name, row):
             print(f"{name}: {series['pod']}: {series['sentence']}")
     if not row.verdicts & CALLED:
         called = f"max_over_time(infercanary_verdict{labels}[15m]) == 1"
-        # another verdict was called in between
+        # the exporter published another verdict in between
         assert CALLED.isdisjoint(series["verdict"] for series, _ in prometheus.query(called))
 
 
 def check_alerts(prometheus):
-    """Check that alerts fire only for slower images, and that every shipped rule is evaluated without an error."""
-    # On a busy machine the host's part may be unknown, and then the other alert fires.
+    """Check that alerts fire only for slower images, and that Prometheus evaluates every shipped rule without an
+    error.
+    """
+    # On a busy machine, the host's part may be unknown, and then the other alert fires.
     names = "InferCanaryImageRegressed|InferCanaryRegressionUnexplained"
     # the pod of `nightly` has ended
     alerts = f'ALERTS{{alertname=~"{names}",alertstate="firing",service!="nightly"}}'
@@ -206,9 +211,9 @@ def test_every_service_ends_as_it_must(cluster, installed, tmp_path):
     eventually("a second restart", 60, lambda: restarts() >= 2)
     assert not installed.query(f'infercanary_up{{instance="{third}"}}')
     assert installed.query(f'infercanary_up{{instance="{second}",service="drained"}} == 1')
-    if not GIVEN:  # an existing cluster has no such registry
+    if not GIVEN:  # an existing cluster lacks this registry
         found = installed.query('last_over_time(infercanary_container_info{service="pulled"}[15m])')
         forms = {(series["image"], "image_digest" in series) for series, _ in found}
-        # without a digest while only the image's id is known, and with the registry's digest
+        # without a digest while only the image's id is known, and with the digest of the registry
         assert forms == {(STORED, False), (STORED, True)}
     check_alerts(installed)

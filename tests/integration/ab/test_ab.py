@@ -1,4 +1,4 @@
-"""Experiments without Docker: real probes as processes of this host, hostile answers, and the reaper."""
+"""A/B experiments without Docker: real probes as processes of this host, hostile answers, and the reaper."""
 
 import contextlib
 import http.server
@@ -33,7 +33,7 @@ from tests.scenarios import cases
 
 pytestmark = pytest.mark.takes(40)
 
-FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # instead of the half second of an experiment
+FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # an experiment uses half a second
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = ROOT / "tests/stack/alone/ab"
 
@@ -46,7 +46,7 @@ def reaper():
 
 @pytest.fixture
 def host(reaper, monkeypatch):
-    """Make a side that runs the probe on this host, with these variables."""
+    """Return a function that makes a side: a probe on this host with these variables."""
     monkeypatch.chdir(WORK)
 
     def host(**variables):
@@ -70,10 +70,10 @@ def experiment(a, b, restarts):
 
 
 def test_a_slower_side_is_reported_without_docker_and_nothing_runs_on(tmp_path, monkeypatch, capsys):
-    """The experiment comes from a file. Other load cannot hide the change: the new side does four times the work."""
+    """A file describes the experiment. The new side does four times the work, so other load cannot hide the change."""
     before = {
         *psutil.Process().children(recursive=True)
-    }  # processes of fixtures that other tests of this process share
+    }  # processes of fixtures that this test process shares
     config, path = tmp_path / "probe.yaml", tmp_path / "experiment.yaml"
     config.write_text(yaml.safe_dump(SETTINGS))
     both = {"python": sys.executable, "config": str(config), "env": FAST}
@@ -112,7 +112,7 @@ def test_a_start_waits_for_its_sweep(reaper, monkeypatch):
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
     turn = take(Host(side(settings, WORK_BYTES="1e5"), reaper))
     values = [run.measures for run in turn.starts["work"].samples]
-    # the second run has the controls' memory
+    # The second run uses the memory of the controls.
     assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True]
     for batch in (1, 8):
         assert any(throughput_of(batch, 1) in measures for measures in values), values
@@ -146,7 +146,7 @@ def test_an_interruption_ends_what_runs(host):
 
 
 class Served:
-    """A side with an answer of the test instead of a probe."""
+    """A side that serves an answer of the test instead of a probe's answer."""
 
     summary = ArmSummary(name="served")
 

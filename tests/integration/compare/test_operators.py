@@ -1,7 +1,7 @@
-"""`compare` of two journals names the changed operator, and the kind of change.
+"""`compare` of two journals names the changed operator and the kind of its change.
 
-Real engines run models with a known change of an operator (tests/tools/operator_trials.py): two changes here, and
-twenty trials of each in `make campaign`.
+Real engines run models with a known change of one operator (tests/tools/operator_trials.py): two changes in
+this file, and twenty trials of each change in `make campaign`.
 """
 
 import json
@@ -28,7 +28,7 @@ TRIALS = 20
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """With two threads, one might wait for a CPU that another process uses."""
+    """Use one thread: of two threads, one could wait for a CPU that another process uses."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -48,7 +48,7 @@ def compared(old, new):
     operators = found["causes"]["operators"]
     assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:
-        assert shift["operator"] in page  # the page shows each operator
+        assert shift["operator"] in page  # the page lists each operator
     return found
 
 
@@ -76,7 +76,7 @@ def run_trial(name, folder):
 
 @cases(["tokeniser", "float64"])
 def test_the_operator_is_named(name, tmp_path):
-    """These changes are too large to be hidden by other load. The campaign counts results by kind of change."""
+    """These changes are too large for other load to hide. The campaign counts the results by kind of change."""
     check(run_trial(name, tmp_path), trials(tmp_path)[name])
 
 

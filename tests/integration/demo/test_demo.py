@@ -1,4 +1,4 @@
-"""The demo with a real server and exporter, as a newcomer runs it."""
+"""The demo with a real server and a real exporter, as a new user runs it."""
 
 import os
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.takes(100)
 
 @contextmanager
 def demo(temporary, *arguments, **environment):
-    """Run `infercanary demo`, and yield its process; the process and its children are killed if a test fails."""
+    """Run `infercanary demo`, and yield its process; kill the process and its children if a test fails."""
     child = subprocess.Popen(
         [sys.executable, "-m", "infercanary", "demo", *arguments],
         stdout=subprocess.PIPE,
@@ -28,7 +28,7 @@ def demo(temporary, *arguments, **environment):
             **os.environ,
             "TMPDIR": str(temporary),
             "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "300",  # so wide that a line of progress is not wrapped
+            "COLUMNS": "300",  # a wide terminal, so that lines of progress are not wrapped
             **environment,
         },
     )
@@ -44,7 +44,7 @@ def demo(temporary, *arguments, **environment):
 
 
 def read_until(child, pattern):
-    """Return the first line that matches; fail if the output ends before."""
+    """Return the first line that matches; fail if the output ends earlier."""
     seen = []
     for line in child.stdout:
         seen.append(line)
@@ -61,7 +61,7 @@ def read_until(child, pattern):
     ],
 )
 def test_it_ends_in_a_verdict_on_the_upgrade(environment, tmp_path):
-    """With other load on the machine, contention may be the named cause, which the exit code shows."""
+    """Other load on the machine may make contention the named cause. The exit code then says so."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
     steps = [
@@ -81,7 +81,7 @@ def test_it_ends_in_a_verdict_on_the_upgrade(environment, tmp_path):
 
 @cases([signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_leaves_nothing_behind(number, tmp_path):
-    # a company's proxy, which the demo must not use
+    # the proxy of a company, which the demo must not use
     with demo(tmp_path, http_proxy="http://127.0.0.1:9") as child:
         read_until(child, "baseline: run")
         children = psutil.Process(child.pid).children(recursive=True)
@@ -94,7 +94,7 @@ def test_a_signal_leaves_nothing_behind(number, tmp_path):
 
 
 def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
-    """The server cannot import torch: the demo names the failed part and the reason, and ends."""
+    """The server cannot import torch, so the demo names the failed part with the reason, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
     command = (sys.executable, "-m", "infercanary", "demo")
     [line] = ended(*command, code=2, env={"PYTHONPATH": str(tmp_path)}).stderr.splitlines()
@@ -102,7 +102,7 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
 
 
 def test_children_of_its_children_end_too(tmp_path):
-    """Grandchildren that ignore SIGTERM end, too."""
+    """The demo also ends grandchildren that ignore SIGTERM."""
     script = (
         "import time\n"
         "from infercanary.demo.processes import Processes\n"

@@ -1,4 +1,4 @@
-"""The example server with a model that hangs for ever in the canary."""
+"""The example server with a canary whose model hangs for ever."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.programs import ROOT
 
 EXAMPLE = ROOT / "examples" / "resnet18"
 
-# The first forward pass while the trap file exists removes the file and hangs.
+# If the trap file exists, the first forward pass removes the file and hangs.
 SCRIPT = textwrap.dedent(
     """
     import sys, threading
@@ -78,7 +78,7 @@ def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path):
         until(lambda: runs("ok") >= 1, log.read_text)
         trap.touch()
         until(lambda: not trap.exists(), log.read_text)
-        # During the hang: the request waits for the pool's only thread, and then another thread answers.
+        # During the hang, the request waits for the only thread of the pool; then another thread answers.
         image = bytes(3 * 224 * 224)
         for _ in range(3):
             request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", data=image)

@@ -1,4 +1,4 @@
-"""A real exporter on a real socket, with real servers that stand in for probes and Docker."""
+"""A real exporter on a real socket, with test servers in place of probes and Docker."""
 
 import asyncio
 import time
@@ -36,11 +36,9 @@ class Exporter:
             return response.status, await response.text()
 
     async def page(self):
-        """Return the status page."""
         return (await self.get("/"))[1]
 
     async def found(self, name, **labels):
-        """Return the samples of ``name`` that have ``labels``."""
         status, text = await self.get()
         assert status == 200
         return [
@@ -51,7 +49,6 @@ class Exporter:
         ]
 
     async def value(self, name, **labels):
-        """Return the value of the only sample of ``name`` with ``labels``, or None."""
         found = await self.found(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
@@ -60,28 +57,24 @@ class Exporter:
         return [labels for labels, _ in await self.found(name)]
 
     async def each(self, name):
-        """Return container → value of the samples of ``name``."""
         return {labels["container"]: value for labels, value in await self.found(name)}
 
     async def becomes(self, expected, name, **labels):
-        """Wait until a sample has a value; None means that it does not exist."""
+        """Wait until a sample has this value, or until no sample exists (None)."""
         await eventually(lambda: self.value(name, **labels), lambda value: value == expected)
 
     async def reaches(self, least, name, **labels):
-        """Wait until a sample has at least a value."""
         await eventually(lambda: self.value(name, **labels), lambda value: (value or 0) >= least)
 
     async def appears(self, name, **labels):
-        """Wait until a sample has a value other than zero."""
         await eventually(lambda: self.value(name, **labels))
 
     async def shows(self, *sentences):
-        """Wait until the status page has these texts."""
         await eventually(self.page, lambda page: all(sentence in page for sentence in sentences))
 
 
 async def eventually(ask, holds=bool, seconds=15.0):
-    """Ask until the answer holds, and return the answer."""
+    """Repeat the question until its answer satisfies ``holds``, and return the answer."""
     deadline = time.monotonic() + seconds
     while not holds(answer := await ask()):
         assert time.monotonic() < deadline, f"{answer!r} after {seconds} s"
@@ -91,7 +84,6 @@ async def eventually(ask, holds=bool, seconds=15.0):
 
 @asynccontextmanager
 async def serving(application):
-    """Serve an aiohttp application on a free port, and yield its URL."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -103,14 +95,14 @@ async def serving(application):
 
 @pytest.fixture
 async def serve():
-    """Serve aiohttp applications on free ports; each call returns a URL."""
+    """Return a function that serves an aiohttp application on a free port and returns its URL."""
     async with AsyncExitStack() as stack:
         yield lambda application: stack.enter_async_context(serving(application))
 
 
 @pytest.fixture
 async def listen():
-    """Serve raw bytes on a free port by a handler of (reader, writer), for answers that no HTTP library would send."""
+    """Serve raw bytes on a free port by a handler of (reader, writer): no HTTP library would send such answers."""
     async with AsyncExitStack() as stack:
 
         async def start(handler):
@@ -119,7 +111,7 @@ async def listen():
                     await reader.readuntil(b"\r\n\r\n")
                     await handler(reader, writer)
                 except (ConnectionError, asyncio.IncompleteReadError):
-                    pass  # the exporter closed the connection, as expected
+                    pass  # expected: the exporter closed the connection
                 finally:
                     writer.close()
 
@@ -132,7 +124,7 @@ async def listen():
 
 @pytest.fixture
 def exporter():
-    """Run the exporter with a config, or a config file, until the end of the block."""
+    """Run the exporter with a config, or with a config file, until the block ends."""
 
     @asynccontextmanager
     async def run(config=None, path=None):
@@ -144,7 +136,7 @@ def exporter():
 
 
 class GoodProbe:
-    """A working probe. A test sets its report, and the report grows with each poll."""
+    """A working probe. A test sets its report, and each poll makes the report longer."""
 
     def __init__(self):
         self.status = 200
@@ -193,14 +185,14 @@ def impatient(monkeypatch):
 
 
 def config(*probes, **changes):
-    """Return a config that polls ``probes`` (container → URL) fast, without Docker."""
+    """Return a config that polls ``probes`` (container → URL) at short intervals, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
     return ExporterConfig(**{"poll_seconds": 0.1, "discovery": "none", "probes": listed, **changes})
 
 
 @pytest.fixture
 def watch(exporter, serve, listen):
-    """Run the exporter with these probes: container → URL, probe or handler of raw bytes."""
+    """Run the exporter with these probes (container → URL, probe, or handler of raw bytes)."""
 
     async def address(source):
         if isinstance(source, str):

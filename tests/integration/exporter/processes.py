@@ -1,4 +1,4 @@
-"""A real probe and a real exporter as separate processes, which a test may kill and restart."""
+"""A real probe and a real exporter as separate processes, which a test can kill and restart."""
 
 import asyncio
 import os
@@ -47,7 +47,6 @@ class Quick:
 
 
 def until(condition, seconds=300.0):
-    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is not met after {seconds} s"
@@ -63,7 +62,7 @@ async def comes_true(condition):
 
 
 def stored(path):
-    """Return boot id → sequence numbers of the stored runs."""
+    """Return the sequence numbers of the stored runs by boot id."""
     with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
         kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
@@ -74,7 +73,7 @@ def stored(path):
 
 
 def certificate(folder, name, *more, address="IP:127.0.0.1"):
-    """Make a self-signed certificate, and its key in the same folder."""
+    """Make a self-signed certificate with its key in the same folder."""
     pem = folder / f"{name}.pem"
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
     names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
@@ -84,7 +83,7 @@ def certificate(folder, name, *more, address="IP:127.0.0.1"):
 
 
 class Process:
-    """A command in a separate folder, with its log.
+    """A command with its own folder and log.
 
     Args:
         folder: New folder for the settings.
@@ -105,7 +104,7 @@ class Process:
         self.process: Any = None
 
     def start(self):
-        """Start the process, without waiting until it serves."""
+        """Start the process, but do not wait until it serves."""
         command = [sys.executable, *self.command, self.name, "--config", f"{self.name}.yaml", *self.arguments]
         environment = {**os.environ, **self.environment}
         with (self.folder / "log").open("ab") as log:
@@ -120,7 +119,6 @@ class Process:
             self.process = None
 
     def stop(self):
-        """End the process with SIGTERM, as a container's stop does, and wait."""
         if self.process is not None:
             self.process.terminate()
             assert self.process.wait(60) == 0
@@ -131,17 +129,17 @@ class Process:
         return (self.folder / "log").read_text()
 
     def get(self, path):
-        """Return the body of an answer; empty without an answer."""
+        """Return the body of an answer, or an empty text if no answer came."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
                 body = response.read()
-        except (OSError, HTTPException):  # the process may be killed during an answer
+        except (OSError, HTTPException):  # a test may kill the process during an answer
             return b""
         return body
 
 
 class ProbeProcess(Process):
-    """A probe with three runs a second of a canary that sleeps, and with a journal."""
+    """A probe with a journal and a canary that sleeps; the canary runs three times a second."""
 
     def __init__(self, folder, environment=None, seconds=0.001):
         super().__init__(folder, "probe", environment)
@@ -149,19 +147,18 @@ class ProbeProcess(Process):
         self.takes(seconds)
 
     def takes(self, seconds):
-        """Set the canary's seconds from the next start on."""
+        """Set the canary's duration in seconds; it applies from the next start on."""
         (self.folder / "probe.yaml").write_text(
             f"listen: 127.0.0.1:{self.port}\ninterval_seconds: 0.3\nduty_cap: 1\ncontrols: false\njournal: journal\n"
             f"canaries: {{{CANARY}: {{target: 'quick:Quick', options: {{seconds: {seconds}}}}}}}\n"
         )
 
     def works(self):
-        """Return True if the probe has a run of this start. It first offers runs of earlier starts."""
+        """Return True if the probe has a run of this start, because it offers runs of earlier starts first."""
         body = self.get("/report")
         return bool(body) and bool(self.ring().get(report_in(body).boot_id))
 
     def journalled(self):
-        """Return boot id → sequence numbers of the journalled runs, for all starts."""
         found = {}
         for file in ("journal.1", "journal"):
             if (self.folder / file).exists():
@@ -171,7 +168,7 @@ class ProbeProcess(Process):
         return found
 
     def ring(self):
-        """Return boot id → sequence numbers of the runs that the probe offers now."""
+        """Return the sequence numbers of the runs that the probe offers now, by boot id."""
         found = {}
         cursor = ""
         while body := self.get(f"/report?since={cursor}"):
@@ -189,10 +186,10 @@ class ExporterProcess(Process):
 
     Args:
         folder: New folder for the settings.
-        probes: Container → URL.
+        probes: URLs by container.
         environment: Additional environment variables.
-        store: A file, or a database; empty for a file in the folder.
-        poll_seconds: Interval of polls.
+        store: A file or a database; empty for a file in the folder.
+        poll_seconds: Seconds between polls.
     """
 
     def __init__(self, folder, probes, environment=None, store="", poll_seconds=0.1):
@@ -208,8 +205,8 @@ class ExporterProcess(Process):
 
     @contextmanager
     def listening(self, settings, *arguments, listen=""):
-        """Run the exporter with other settings and arguments; yield the logged URL. A process that still runs
-        is killed.
+        """Run the exporter with other settings and arguments, yield the logged URL, and kill the process if it
+        still runs.
         """
         (self.folder / "exporter.yaml").write_text(settings)
         self.arguments = ("--listen", listen or f"127.0.0.1:{self.port}", *arguments)
@@ -222,12 +219,14 @@ class ExporterProcess(Process):
                 self.kill()
 
     def works(self):
-        """Return True if the exporter stores the runs of all its probes."""
+        """Return True if the exporter has stored runs of all its probes."""
         stored = self.values("infercanary_stored_runs_total")
         return any(stored.values()) and {*self.values("infercanary_up").values()} == {1.0}
 
     def has_collected(self, rings):
-        """Return True if the exporter has collected as many runs since its start as the probes' buffers had."""
+        """Return True if the exporter, since its start, has collected at least as many runs as the probes'
+        buffers had.
+        """
         counts = sorted(self.values("infercanary_runs_collected_total").items())
         had = [sum(map(len, ring.values())) for ring in rings]
         return len(counts) == len(had) and all(
@@ -235,11 +234,10 @@ class ExporterProcess(Process):
         )
 
     def values(self, name):
-        """Return labels → value of a metric's series; empty without an answer."""
+        """Return the values of a metric's series by labels, or an empty dictionary if no answer came."""
         text = self.get("/metrics").decode()
         return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}
 
 
 def urls(probes):
-    """Return container → URL."""
     return {probe.folder.name: probe.url for probe in probes}

@@ -1,4 +1,4 @@
-"""The host's clock is set forward and back while probes and exporter run (real processes with libfaketime)."""
+"""The clock of the host steps forward and back while real probes and exporters run (processes with libfaketime)."""
 
 import random
 from functools import partial
@@ -17,7 +17,9 @@ STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365
 @needs_faketime
 @pytest.mark.parametrize("back", STEPS, ids=lambda seconds: f"{seconds:+d}s")
 def test_verdicts_and_cursors_stay_sound(tmp_path, back):
-    """The clock is set often while one of two replicas is upgraded, and by ``back`` seconds just before the upgrade."""
+    """The clock steps often during an upgrade of one of two replicas, and by ``back`` seconds just before the
+    upgrade.
+    """
     rng = random.Random(back)
     clock = Clock(tmp_path / "offset")
     environment = clock.environment

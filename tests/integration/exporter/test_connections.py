@@ -1,4 +1,4 @@
-"""Connection limits of the exporter, tested with real sockets."""
+"""Connection limits of the exporter, on real sockets."""
 
 import asyncio
 import asyncio.sslproto
@@ -22,8 +22,6 @@ TLS = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
 
 class Client:
-    """A connection to the exporter."""
-
     def __init__(self, reader, writer):
         self._reader, self._writer = reader, writer
 
@@ -34,7 +32,7 @@ class Client:
         return await self._reader.readline()
 
     async def read(self):
-        """Read until the end, or until the connection is cut; return the number of bytes."""
+        """Read until the end or until the connection is cut; return the number of bytes."""
         count = 0
         try:
             while count < len(BIG) and (piece := await asyncio.wait_for(self._reader.read(1 << 20), 10)):
@@ -54,7 +52,7 @@ class Client:
 
 
 class Server:
-    """The exporter's port with a large page, a slow page, and a page that fails."""
+    """The exporter's port with a large page, a slow page, and a page that raises an error."""
 
     def __init__(self, port, connections):
         self.connections = connections
@@ -66,7 +64,7 @@ class Server:
         return {**self.connections.refused}
 
     async def connect(self, path=None, header=b"\r\n", host=1):
-        """Connect from an address 127.0.0.*, and request a page if one is given."""
+        """Connect from an address 127.0.0.*, and request a page if a path is given."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._port, limit=4096, local_addr=(f"127.0.0.{host}", 0)
         )
@@ -128,7 +126,7 @@ async def test_invalid_http_takes_little_memory():
 
 
 async def test_an_error_keeps_no_memory_until_a_collection():
-    """An error's traceback has frames, which hold the read and unsent bytes. Garbage collections are rare."""
+    """The frames of a traceback refer to the request and to unsent bytes, and garbage collections are rare."""
     kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
     gc.collect()
     gc.disable()
@@ -186,7 +184,7 @@ async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(monkey
         await server.until(lambda found: found.refused["late_reader"] == 1)
         assert await late.read() < len(BIG)
         scraper.send(ASK % b"/" + b"\r\n")
-        assert await scraper.read() >= len(BIG)  # a client that reads its answers stays connected
+        assert await scraper.read() >= len(BIG)  # A client that reads its answers stays connected.
 
 
 async def test_a_client_that_leaves_keeps_its_place_until_its_request_is_handled(monkeypatch):

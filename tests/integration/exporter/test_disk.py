@@ -1,4 +1,4 @@
-"""The disk loses power, or is full at any single write: stored content and recovery."""
+"""The disk loses power, or becomes full, at any single write: the stored content must be complete after recovery."""
 
 import random
 import sqlite3
@@ -22,7 +22,9 @@ pytestmark = [needs_cc, pytest.mark.store]
 
 
 def batches_in(path):
-    """Return the number of batches in a store's file; each must be complete, and no earlier one may be missing."""
+    """Return the number of batches in a store's file. Each batch must be complete, and no earlier batch may be
+    missing.
+    """
     with closing(open_store(path, KEEP)) as store:
         assert store.database.set_aside_at is None
         found = store.generations(S, "c")
@@ -49,7 +51,8 @@ def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(batches
     ended(sys.executable, store_writer.__file__, disk.folder, batches, env=disk.environment, seconds=300)
     calls = disk.take_record()
     assert batches_in(disk.folder / "store.db") == batches
-    # Half of the losses are near calls that order writes. There are few such calls, and a fault would show there.
+    # Half of the power losses are near calls that order writes: these calls are rare, and a fault would show
+    # there.
     order = [number for number, call in enumerate(calls) if call.kind in "CTSUR"]
     moments = [rng.choice(order) + rng.randint(-3, 3) for _ in range(losses // 2)]
     moments += [rng.randrange(len(calls)) for _ in range(losses - len(moments))]
@@ -96,7 +99,7 @@ def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(step
         assert found.left == everything[: len(found.left)] and len(found.left) % full_disk.RUNS == 0, call
         assert found.ups[-1] == 1.0, call
         assert found.verdict == trials[0].verdict, call
-        # The exporter reports each report that was not stored, and at most one verdict.
+        # The exporter logs each report that it could not store, and at most one verdict.
         assert 0 <= len(found.left) // full_disk.RUNS - found.ups[:-1].count(1.0) <= 1, call
         assert (0.0 in found.ups) is (call > 0), call
     print(f"{len(trials) - 1} of {trials[0].calls} calls without room")

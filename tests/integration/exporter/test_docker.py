@@ -1,4 +1,6 @@
-"""Discovery with the real Docker SDK, and a server with the five permitted calls of Docker on a unix socket."""
+"""Discovery with the real Docker SDK, and a server that implements the five permitted calls of Docker on a unix
+socket.
+"""
 
 import asyncio
 import gc
@@ -20,7 +22,7 @@ from tests.integration.exporter.processes import comes_true
 from tests.scenarios import cases
 from tests.unit.exporter.test_docker_listing import listed
 
-# docker-py leaves the socket of a refused connection to the garbage collector.
+# docker-py leaves the socket of a refused connection open until the garbage collection.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 INFO, KILLS, UP = "infercanary_container_info", "infercanary_container_oom_kills_total", "infercanary_up"
@@ -56,7 +58,7 @@ class FakeDocker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self.path)).start()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # like a socket proxy
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # the answer of a socket proxy
         self.port = int(self._runner.addresses[-1][1])
 
     async def stop(self):
@@ -74,7 +76,7 @@ class FakeDocker:
         await asyncio.sleep(0)
 
     async def event(self, action="start", number=0, **attributes):
-        """Send a container's event, with the fields of Docker 20.10 after `docker run -m` with cgroup v1."""
+        """Send a container's event with the fields of Docker 20.10 after `docker run -m` with cgroup v1."""
         action, _, code = action.partition(" ")
         known = {"image": "x", "infercanary.enable": "true"} | ({"exitCode": code} if code else {})
         event = {
@@ -97,18 +99,18 @@ class FakeDocker:
         await self.event()
 
     async def lists_again(self):
-        """Wait for the next listing, and for an open stream of events."""
+        """Wait for the next listing of containers, and for an open stream of events."""
         last = self.listings
         await comes_true(lambda: self.listings > last and self._streams)
 
     def entry(self, number, port=0, **given):
-        """Return a container of the good probe, or of a server at another port."""
+        """Return a container with the good probe's address, or with another port of this host."""
         port = port or self.probe_port
         return listed(number, "app_default=127.0.0.1", given=given, port=f"{port}")
 
     async def _send(self, request, stream, event):
         if event["Action"] in json.loads(request.query["filters"])["event"]:
-            with suppress(ConnectionError):  # the exporter may be between two streams
+            with suppress(ConnectionError):  # the exporter may just be between two streams
                 await stream.write(json.dumps(event).encode() + b"\n")
 
     async def _answer(self, request):
@@ -166,7 +168,7 @@ async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
-    """The wait is for events, because the periodic listing is much slower."""
+    """The test waits only for events: the periodic listing would take much longer."""
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         assert await run.value("infercanary_discovered_containers") == 0
@@ -176,7 +178,7 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
 
         await docker.has(1)
         await run.appears(UP, service="resnet", **FIRST)
-        # a new container has no failures of the old one
+        # a new container starts without the failures of the old one
         assert await run.labels("infercanary_poll_failures_total") == []
         [info] = await run.labels(INFO)
         assert info == {
@@ -193,9 +195,9 @@ async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker
         await docker.event()
         await run.appears(UP, **FIRST)
         assert [info["image_digest"] for info in await run.labels(INFO)] == IMAGES[1:]
-        assert good_probe.cursors[asked] == ""  # a new container is polled without the old one's cursor
+        assert good_probe.cursors[asked] == ""  # a new container has no old cursor
         docker.listing = []
-        await docker.event("died")  # the word of Podman
+        await docker.event("died")  # Podman's name of this action
         await run.becomes(None, UP)
 
 
@@ -213,8 +215,8 @@ async def test_memory_kills_are_counted_even_if_the_container_is_gone(docker):
     async with docker.watched() as run:
         await run.appears(UP, **SECOND)
         assert await run.value(KILLS, **FIRST) == 0
-        # In the first container a worker is killed and the server continues. A user kills the second one, which is no
-        # memory kill.
+        # In the first container, the kernel kills a worker and the server continues. In the second one, a
+        # user kills the server, which is no memory kill.
         await docker.ends(1, "oom")
         await docker.ends(2, "die 137")
         docker.listing.pop()
@@ -230,7 +232,7 @@ async def test_memory_kills_are_counted_even_if_the_container_is_gone(docker):
         assert "app-resnet-1</span>" not in page
         assert "app-resnet-1 (resnet) does not run: killed for memory once, last" in page
 
-        # The container is restarted and killed again; its count continues.
+        # The container is restarted and killed again: its count continues.
         await docker.has(1)
         await run.appears(UP)
         await docker.ends(1, "oom", "die 137", "start")
@@ -268,14 +270,14 @@ async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(scheme, docke
 
 
 async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(docker, monkeypatch):
-    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # the limit also ends a stream
+    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # the limit also applies to a stream
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
         await run.appears(UP)
         for kills, ahead in enumerate((0.0, -3600.0, 3600.0), 1):
             docker.ahead = ahead
-            # A container may end between two streams, just after the clock stepped back. The next stream does not
-            # include this event.
+            # A container may end between two streams, just after the clock stepped back. The next stream then
+            # lacks this event.
             await docker.lists_again()
             await docker.ends(1, "oom", "die 137")
             await run.becomes(kills, KILLS)
@@ -293,7 +295,7 @@ async def test_events_between_two_streams_are_seen_once(docker):
         for kills, actions in ((1, ("die 137", "oom")), (2, ("oom", "die 137"))):
             if kills == 2:
                 await docker.has()
-                await run.becomes(None, UP, **FIRST)  # listings have priority over events
+                await run.becomes(None, UP, **FIRST)  # a listing has priority over events
             await docker.cut_events()
             await docker.ends(1, *actions)
             await run.becomes(kills, KILLS, **FIRST)

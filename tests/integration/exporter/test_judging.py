@@ -21,7 +21,7 @@ def runs(count, seconds, begin):
 
 
 def restart(probe, boot, torch, seconds, hour):
-    """Restart the probe. Another version of torch makes another image."""
+    """Restart the probe. A different version of torch counts as a different image."""
     probe.boot_id, probe.environment = boot, {"torch": torch}
     probe.runs = runs(200, seconds, BEGIN + 3600 * hour)
 
@@ -33,7 +33,8 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
     of_latency = {**labels, "measure": "latency"}
     restart(good_probe, "old-0", "2.7.0", 0.020, 0)
     async with watch({"a": good_probe}, store=store) as up:
-        # If the store fails, only verdicts are missing. Waiting runs are stored as soon as the folder exists.
+        # If the store fails, only verdicts are missing. As soon as the folder exists, the exporter stores the
+        # waiting runs.
         await up.appears("infercanary_up", container="a")
         await up.reaches(1, "infercanary_store_errors_total")
         assert await up.value("infercanary_store_up") == 0
@@ -62,11 +63,11 @@ async def test_an_upgrade_is_judged_shown_and_remembered(watch, good_probe, tmp_
         assert 'class="verdict regressed"' in page
         assert "image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in page
         assert page.count('aria-label="medians of runs') == 1
-    # The next exporter finds all of this in the store, and stores no run twice.
+    # The next exporter reads all of this from the store, and stores no run twice.
     async with watch({"a": good_probe}, store=store) as up:
         await up.becomes(1, "infercanary_verdict", verdict="regressed", **of_latency)
         assert await up.value("infercanary_stored_runs_total") == 0
-        # The next upgrade makes this verdict a past verdict.
+        # After the next upgrade, this verdict is a past verdict.
         restart(good_probe, "back", "2.7.0", 0.020, 5)
         await up.becomes(1, "infercanary_verdict", verdict="improved", **of_latency)
         page = await up.page()
@@ -94,17 +95,18 @@ async def test_a_rollout_waits_and_then_aborts(watch, eventually, good_probe):
             await eventually(verdict, lambda found: found == expected)
             assert await gates() == [*statuses]
 
-        # Before the first judgement, while the new container starts, and after its first runs, the answer is to wait.
+        # The answer is "wait" before the first judgement, during the new container's start, and after its
+        # first runs.
         assert await verdict() == "unknown"
         await says("no_baseline", 412, 412)
         canary.status, canary.runs = 200, runs(3, 0.026, begin + 4000)
         await says("settling", 412, 412)
         stable.runs, canary.runs = runs(600, 0.020, begin), runs(192, 0.026, begin + 4000)
         await says("regressed", 412, 200)
-        # The images of these containers are unknown, so a named image may be a different one.
+        # The images of these containers are unknown, so they may differ from a named image.
         assert await gates(image="search:v2") == [412, 412]
         assert await verdict("&namespace=ml") == "unknown"
         assert (await up.get("/api/v1/gate", "POST", data=b" " * 70_000))[0] == 413
-        # The new container is gone, so its verdict no longer aborts a rollout.
+        # The new container has ended, so its verdict no longer aborts a rollout.
         canary.status = 503
         await says("unknown", 412, 412)

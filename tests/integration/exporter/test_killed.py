@@ -1,4 +1,4 @@
-"""Each run is stored exactly once, however often the exporter and the probes are killed."""
+"""The store contains each run exactly once, however often the exporter and the probes are killed."""
 
 import random
 import time
@@ -21,7 +21,7 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
         for process in processes:
             process.start()
         for victim in victims:
-            if rng.random() < 0.8:  # otherwise the process may be killed while it starts
+            if rng.random() < 0.8:  # wait, because the process could be killed during its start
                 until(exporter.works)
             time.sleep(rng.uniform(0, 1.5))
             victim.kill()
@@ -29,7 +29,7 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
         exporter.kill()
         until(lambda: all(probe.works() for probe in probes))
         rings = [probe.ring() for probe in probes]
-        exporter.start()  # it has no cursor, and requests all runs
+        exporter.start()  # the new exporter has no cursor, so it requests all runs
 
         until(lambda: exporter.has_collected(rings))
         exporter.stop()
@@ -43,16 +43,16 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
         starts += len(journal)
         for boot, made in journal.items():
             if boot not in kept:
-                # The start was never polled while it ran, so its container's image is unknown, and its runs are not
-                # stored.
+                # The exporter never polled this start while it ran, so the container's image is unknown and
+                # the store lacks the runs.
                 unknown += 1
                 assert boot != next(reversed(ring))
                 continue
             numbers = kept.pop(boot)
-            # a run is lost or stored twice
+            # no run may be lost or stored twice
             assert numbers == made[: len(numbers)] and len(numbers) >= len(ring.get(boot, ()))
             runs += len(numbers)
-    assert not kept  # the store has starts of no probe
+    assert not kept  # every stored start must belong to a probe
     assert starts - unknown > kills / 3
     assert runs > 2 * kills
     print(f"{kills} kills: {runs} runs stored once; {unknown} starts left out that no exporter saw")

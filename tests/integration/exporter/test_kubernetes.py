@@ -1,4 +1,4 @@
-"""The Kubernetes discovery, and an API server with faults on request.
+"""The Kubernetes discovery, with an API server that fails on request.
 
 tests/kubernetes uses a real API server, which its test_kubelet.py also stops.
 """
@@ -34,7 +34,9 @@ CUT = b"cut"
 
 
 class Api:
-    """Answers lists from ``pods``, and each watch with the items of ``stream``; None ends a watch."""
+    """Answers a list request with ``pods``, and each watch with the items of ``stream``; the item None ends the
+    watch.
+    """
 
     def __init__(self):
         self.pods = []
@@ -42,7 +44,7 @@ class Api:
         self.page_pods = 100
         self.requests = []
         self.tokens = []
-        self.status = []  # status codes of the next answers; 200 is a valid answer
+        self.status = []  # status codes of the next answers; 200 means a normal answer
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
@@ -81,12 +83,11 @@ class Api:
 
     @property
     def lists(self):
-        """Continue tokens of the lists."""
         return [each["continue"] for each in self.requests if "watch" not in each]
 
 
 class Follower:
-    """Watches the pods of that server, and retries after each failure."""
+    """Watches the pods of the test's server, and retries after each failure."""
 
     def __init__(self, api):
         self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
@@ -111,7 +112,7 @@ class Follower:
         await comes_true(lambda: sorted(each.pod for each in self.containers) == [*names])
 
     async def fails(self, says):
-        """Wait until a watch has failed with this text."""
+        """Wait until a watch has failed with this message."""
         await comes_true(lambda: says in str(self.failures))
 
 
@@ -132,7 +133,7 @@ async def api(tmp_path):
 
 @pytest_asyncio.fixture
 async def follow(api):
-    """Start to follow, and wait for the first watch."""
+    """Start the follower, and wait for its first watch."""
     started = []
 
     async def begin():
@@ -148,7 +149,7 @@ async def follow(api):
 
 async def test_a_list_in_pages_and_then_what_changes(api, follow):
     api.pods, api.page_pods, api.version = [raw(number) for number in "12345"], 2, 9
-    api.status = [200, 410]  # after an expired page, the list begins again
+    api.status = [200, 410]  # after an expired page, the list starts again
     follower = await follow()
     await follower.finds(*"12345")
     assert api.watches == ["9"]
@@ -198,7 +199,7 @@ REFUSALS = {
 
 
 async def test_an_answer_that_refuses(api, follow):
-    """Redirections are not followed, because the token is only for this address."""
+    """The follower refuses a redirection, because its token is only for this address."""
     api.pods, api.status = [raw("1")], [*REFUSALS]
     follower = await follow()
     await follower.finds("1")
@@ -218,7 +219,7 @@ async def test_an_invalid_watch_means_to_list_again(odd, api, follow, monkeypatc
 
 
 async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
-    """Simulates a connection whose other end is gone. A bookmark keeps a watch alive."""
+    """Simulates a connection whose other end has died. A bookmark keeps a watch alive."""
     monkeypatch.setattr(kubernetes, "SILENT_SECONDS", 0.5)
     follower = await follow()
     await asyncio.sleep(0.3)
@@ -231,7 +232,7 @@ async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
 
 
 async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, follow):
-    """The server reports this by an event of the watch, or by the status of its answer."""
+    """The server reports a forgotten version by an event of the watch, or by the status of its answer."""
     follower = await follow()
     api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
     await comes_true(lambda: len(api.lists) == 2 and len(api.watches) == 2)

@@ -33,7 +33,7 @@ async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(wat
     rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())
     for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
         assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text
-    # The page loads nothing from elsewhere, and no link is broken.
+    # The page loads nothing from other addresses, and no link is broken.
     places = {*re.findall(r' id="([^"]+)"', text)}
     leads = re.findall(r'href="([^"]+)"', text)
     assert {lead[1:] for lead in leads if lead.startswith("#")} <= places
@@ -55,7 +55,7 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(exporter, tmp_path,
 
 
 async def test_every_link_works_behind_a_path_prefix(watch, serve, good_probe):
-    """The pages are behind a reverse proxy that strips a prefix."""
+    """A reverse proxy serves the pages, and strips a prefix from each path."""
     good_probe.runs = [Run(number, f"canary-{number}", 0.0, 0.0, "not_finite") for number in range(60)]
     async with watch({"down": NOTHING_LISTENS, "many": good_probe}) as run:
 

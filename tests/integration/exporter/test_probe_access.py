@@ -1,4 +1,4 @@
-"""TLS and a token between exporter and probe: the probe's real server, and real polls."""
+"""TLS and a token between exporter and probe, with the probe's real server and real polls."""
 
 import itertools
 import shutil
@@ -78,7 +78,7 @@ async def test_both_know_each_other_or_a_stranger_is_refused(ca, name, token, re
 
 
 def test_tls_handshakes_are_charged(files, serves, monkeypatch):
-    """A handshake takes a millisecond, so an address with many handshakes is refused."""
+    """Each handshake takes a millisecond of CPU time, so the probe refuses an address with many handshakes."""
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.01)
     port = int(serves(Access(server_tls(files))).address.rpartition(":")[2])
     context = ssl.create_default_context(cafile=f"{files}/probe.pem")
@@ -120,7 +120,7 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path, serves):
     token.write_text("second")
     assert [*map(status, ("second", "first"))] == [200, 401]
     token.unlink()
-    assert [*map(status, ("second", ""))] == [401, 401]  # a removed token gives no access
+    assert [*map(status, ("second", ""))] == [401, 401]  # a removed token must give no access
 
 
 def test_a_certificate_that_is_renewed(files, tmp_path):
@@ -132,7 +132,7 @@ def test_a_certificate_that_is_renewed(files, tmp_path):
     access = Access(ServerTls(cert_file=f"{tmp_path}/pem", key_file=f"{tmp_path}/key"))
     first = access.context()
     renew("stranger", "pem")
-    assert access.context() is first  # during a renewal the earlier certificate is used
+    assert access.context() is first  # while the certificate is renewed, the probe uses the earlier one
     renew("stranger", "key")
     assert first is not access.context() is access.context()
 

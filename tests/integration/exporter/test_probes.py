@@ -1,4 +1,4 @@
-"""Good and hostile probes over real sockets; a hostile probe affects no other probe."""
+"""Good and hostile probes over real sockets; a hostile probe must not affect other probes."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ COLLECTED = "infercanary_runs_collected_total"
 
 
 def raw(*answer, again=b"", pause=0.0):
-    """Return a handler that sends an answer, and then repeats ``again`` for ever."""
+    """Return a handler that sends an answer, and then repeats ``again`` without end."""
 
     async def handle(_reader, writer):
         writer.write(b"".join(answer))
@@ -39,7 +39,7 @@ def whole(body):
     return raw(OK, b"Content-Length: %d\r\n\r\n" % len(body), body)
 
 
-# Send many headers at a time, so that their limit comes before the timeout, even on a busy machine.
+# Send many headers at a time, so that their limit applies before the timeout, even on a busy machine.
 HEADERS = (b"X-More: " + b"x" * 4000 + b"\r\n") * 50
 HOSTILE = {
     "hanging": (raw(pause=60), "timeout"),
@@ -57,7 +57,7 @@ HOSTILE = {
 
 
 async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventually):
-    """All probes run at the same time. The good probe is still polled, and the reasons are correct."""
+    """All probes run at the same time: the exporter still polls the good probe, and reports the correct reasons."""
     reasons = {name: reason for name, (_, reason) in HOSTILE.items()} | {"refusing": "unreachable"}
     probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     async with watch({**probes, "good": good_probe, "refusing": NOTHING_LISTENS}) as run:
@@ -66,7 +66,7 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
             return {labels["container"]: labels["reason"] for labels in await run.labels(FAILURES)}
 
         found = await eventually(failures, lambda found: found.keys() >= reasons.keys())
-        # On a busy machine, a poll may time out before its answer is parsed.
+        # On a busy machine, a poll may time out before the exporter parses its answer.
         late = {name: reasons[name] for name, reason in found.items() if reason == "timeout" != reasons[name]}
         assert found | late == reasons and len(late) <= 3, found
         assert await run.each("infercanary_up") == dict.fromkeys(reasons, 0.0) | {"good": 1.0}
@@ -76,7 +76,9 @@ async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventuall
 
 
 async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(watch, monkeypatch):
-    """Regression: a concurrent timeout lost the cancellation, so the poll continued and the exporter never ended."""
+    """Regression: a timeout at the same moment lost the cancellation, so the poll continued and the exporter
+    never ended.
+    """
     polling = asyncio.Event()
 
     async def times_out(*_):
@@ -103,7 +105,7 @@ def gauge(name):
 
 
 async def test_bad_families_are_rejected_and_good_ones_of_the_same_report_shown(watch, good_probe):
-    """A probe could forge a metric of the exporter that is missing in METRICS. test_accept.py has the other reasons."""
+    """A probe could forge a metric of the exporter that METRICS lacks. test_accept.py tests the other reasons."""
     async with watch({"one": good_probe, "refusing": NOTHING_LISTENS}) as run:
         await run.appears(FAILURES)
         await run.appears("infercanary_up", container="one")
@@ -137,7 +139,7 @@ def runs(*bounds, boot_id=""):
 
 async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_probe):
     good_probe.runs = runs(5)
-    good_probe.lost_runs = 100  # lost before the exporter's first poll
+    good_probe.lost_runs = 100  # these runs were lost before the exporter's first poll
     async with watch({"one": good_probe, "repeating": whole(encode(good_probe.report()))}) as run:
         await run.appears(COLLECTED, container="one")
         assert await run.value("infercanary_runs_lost_total", container="one") == 0
@@ -146,12 +148,13 @@ async def test_each_run_is_taken_once_and_the_lost_ones_are_counted(watch, good_
         await run.becomes(8, COLLECTED, container="one")
         assert good_probe.cursors[0] == ""
         assert good_probe.cursors[-1].startswith("boot-1:")
-        # The probe restarts, so its sequence begins again. Its journal has runs of a start that was never polled.
+        # The probe restarts, so its sequence starts again. Its journal contains runs of a start that the
+        # exporter never polled.
         good_probe.boot_id = "boot-2"
         good_probe.runs = [*runs(2), *runs(4, boot_id="unseen")]
         await run.becomes(4, "infercanary_runs_left_out_total")
         assert await run.value(COLLECTED, container="one") == 14
-        assert await run.value(COLLECTED, container="repeating") == 5  # repeated runs are not counted again
+        assert await run.value(COLLECTED, container="repeating") == 5  # repeated runs count once
 
 
 async def test_a_probe_on_a_unix_socket(watch, good_probe, tmp_path):

@@ -21,7 +21,7 @@ def put(path, text):
 
 
 def write(path, **probes):
-    """Replace the file like editors and Kubernetes do: by a new file of the same name."""
+    """Replace the file by a new file of the same name, as editors and Kubernetes do."""
     entries = ", ".join(
         f'{{url: "{url}", service: resnet, container: {name}}}' for name, url in probes.items()
     )
@@ -37,7 +37,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         await run.appears("infercanary_up", container="one")
         await run.appears("infercanary_poll_failures_total", container="refusing")
 
-        write(path, two=url, refusing=url)  # the same container at a correct address
+        write(path, two=url, refusing=url)  # the same container, now with a correct address
         await run.appears("infercanary_up", container="two")
         await run.appears("infercanary_up", container="refusing")
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1
@@ -51,7 +51,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         write(path, two=url, three=url)
         await run.appears("infercanary_up", container="three")
         await run.becomes(1, "infercanary_config_last_reload_successful")
-        assert good_probe.cursors.count("") == asked + 1  # a container that stayed keeps its cursor
+        assert good_probe.cursors.count("") == asked + 1  # a container in both files keeps its cursor
 
 
 async def test_a_reload_says_what_waits_for_the_next_start(path):

@@ -1,6 +1,6 @@
 """The judge's store on real disks: full, corrupt, in use by another process, or read-only.
 
-test_killed.py and test_disk.py test kills, power failures, and a disk that is full at any write.
+test_killed.py and test_disk.py test kills, power failures, and a disk that becomes full at any write.
 """
 
 import os
@@ -35,13 +35,12 @@ def path(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 2 MiB."""
     with mounted(tmp_path / "disk", 2) as disk:
         yield disk
 
 
 def make(path):
-    """Make a store with some runs, and return its size in bytes."""
+    """Make a store with some runs, and return the size of its file in bytes."""
     with closing(open_store(path)) as store:
         for number in range(20):
             store.take(generation(container=f"c-{number}"), samples(1, 300))
@@ -69,7 +68,7 @@ def test_a_full_disk_while_it_is_opened_and_later(small_disk):
             store.take(generation(), samples(1, 20_000))
         assert sequences(store) == [*range(1, 10)]
         ballast.unlink()
-        assert store.take(generation(), samples(1, 20)) == 10  # the cursor was kept
+        assert store.take(generation(), samples(1, 20)) == 10  # the cursor is still stored
 
 
 RANDOM = random.Random(1).randbytes(4096)
@@ -106,7 +105,7 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(offset, body, path):
 
 
 def test_a_file_that_is_damaged_in_use_is_set_aside_too(path, monkeypatch):
-    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # a small cache, so pages are read from the disk
+    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # a small cache, so that SQLite reads pages from the disk
     size = make(path)
 
     def use(store):
@@ -140,7 +139,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
 
 def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):
     make(path)
-    left = path.with_name("left.db")  # a copy, as after a crash
+    left = path.with_name("left.db")  # a copy of the file, as a crash leaves it
     with closing(open_store(path)) as store:
         store.take(generation(), samples(1, 300))
         shutil.copy(path, left)
@@ -162,7 +161,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, 
             assert sequences(store) == [*range(1, 10)]  # the process with the lock continues
     timer = threading.Timer(0.7, open_store(path).close)
     timer.start()
-    with closing(open_store(path)) as store:  # waits for a store that is being closed
+    with closing(open_store(path)) as store:  # wait for a store that another thread is closing
         assert sequences(store) == [*range(1, 10)]
     timer.join()
 

@@ -1,4 +1,4 @@
-"""A thread or task of the exporter that ends is restarted and counted; the second time, the process ends."""
+"""The exporter restarts and counts a thread or task that ended; after a second end, the process ends."""
 
 from contextlib import contextmanager
 
@@ -26,7 +26,7 @@ main()
 
 @contextmanager
 def exporter(folder, thread):
-    """Run an exporter with one probe. Its clock can be broken for one thread."""
+    """Run an exporter with one probe. A test can break its clock for one thread."""
     probe = Probe("c")
     with served(probe) as url:
         running = ExporterProcess(folder, {"c": url})
@@ -42,9 +42,9 @@ def exporter(folder, thread):
 
 
 def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_again(tmp_path):
-    """In the first failing turn, the log call also fails, and ends the thread."""
+    """In the first failing turn, the log call fails as well, which ends the thread."""
     with exporter(tmp_path, "judge") as (running, probe):
-        probe.upgrade(0.02, "2")  # a turn without judgements reads no clock
+        probe.upgrade(0.02, "2")  # a turn without judgements does not read the clock
         until(lambda: running.values("infercanary_worker_failures_total") == {'{worker="judge"}': 1.0})
         until(lambda: running.values("infercanary_store_up") == {"": 0.0})
         (tmp_path / "faults").unlink()
@@ -53,6 +53,6 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
 
 
 def test_polls_that_end_again_end_the_process(tmp_path):
-    """The log call fails, too."""
+    """The log call fails as well, which ends the polls."""
     with exporter(tmp_path, "MainThread") as (running, _):
         assert running.process.wait(60) == 70  # the process ends, so that Docker or Kubernetes restarts it

@@ -1,4 +1,4 @@
-"""TLS and basic auth: the command with a web config, and clients with and without permission."""
+"""TLS and basic auth: the command with a web config, and clients with and without access."""
 
 import base64
 import http.client
@@ -24,10 +24,10 @@ from tests.scenarios import cases, scenarios
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for the certificates")
 
-# The error of a refused connection depends on which side closes first.
+# The error of a refused connection depends on the side that closes first.
 REFUSED = (urllib.error.URLError, ConnectionError, ssl.SSLError, http.client.HTTPException)
-HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # the same in all test processes
-OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # hash of another password, with the same length
+HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # equal in all test processes
+OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # hash of another password of the same length
 
 
 def users(**hashes):
@@ -40,7 +40,7 @@ def basic(user):
 
 @contextmanager
 def running(folder, web_config, settings="discovery: none", python_path=""):
-    """Run the exporter, yield its URL, and stop it like a container."""
+    """Run the exporter, yield its URL, and stop the exporter like a container."""
     (folder / "web.yml").write_text(web_config)
     paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
     exporter = ExporterProcess(folder, {}, {"PYTHONPATH": paths})
@@ -50,7 +50,7 @@ def running(folder, web_config, settings="discovery: none", python_path=""):
 
 
 def get(url, user="", context=None, authorization=""):
-    """Return the status; -1 if the user is refused without a request for a password."""
+    """Return the status, or -1 if the answer refuses the user without a request for a password."""
     header = {"Authorization": basic(user) if user else authorization}
     request = urllib.request.Request(url, headers=header if header["Authorization"] else {})
     try:
@@ -79,7 +79,7 @@ def test_users(tmp_path):
 
 
 def swapped(path, text):
-    """Replace the file as Kubernetes updates a mounted Secret: a link through a folder, which changes."""
+    """Replace the file as Kubernetes updates a mounted Secret: the path is a link through a folder, which changes."""
     folder = path.parent / f"..data_{time.monotonic_ns()}"
     folder.mkdir()
     (folder / path.name).write_text(text)
@@ -92,15 +92,15 @@ def swapped(path, text):
 
 
 def in_the_same_second(path, text):
-    """Overwrite the file with the same size and time, as on a file system that stores only whole seconds."""
+    """Overwrite the file with equal size and time, as on a file system that stores only whole seconds."""
     seconds = path.stat().st_mtime
     path.write_text(text.ljust(path.stat().st_size))
     os.utime(path, (seconds, seconds))
 
 
 def test_the_file_is_read_at_each_request(tmp_path):
-    """A changed file also invalidates cached passwords. With an unusable file nobody has access: an editor
-    may empty the file before it writes, and a mistake may hide a removed user.
+    """A changed file also invalidates cached passwords. An unusable file gives nobody access: an editor may
+    empty the file before it writes, and a mistake may hide a removed user.
     """
     path, both = tmp_path / "web.yml", users(prometheus=HASH, removed=HASH)
     with running(tmp_path, both) as url:
@@ -140,7 +140,7 @@ socket.getaddrinfo = hangs
 
 
 def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
-    """There are more hanging look-ups than threads in Python's pool. :func:`running` stops the exporter."""
+    """More look-ups hang than Python's pool has threads. :func:`running` stops the exporter."""
     count = min(32, (os.cpu_count() or 1) + 4) + 2
     probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
     (tmp_path / "sitecustomize.py").write_text(HANGS)
@@ -150,7 +150,7 @@ def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
     with running(tmp_path, users(prometheus=HASH), settings, str(tmp_path)) as url:
         until(lambda: len([*asked.iterdir()]) >= count - 2, 60)
         assert get(url, "prometheus:canary") == 200
-        # removes the probes whose look-ups hang
+        # remove the probes whose look-ups hang
         (tmp_path / "exporter.yaml").write_text("discovery: none")
         login = {"Authorization": basic("prometheus:canary")}
         request = urllib.request.Request(f"{url}/metrics", headers=login)
@@ -166,7 +166,7 @@ def test_tls_and_a_certificate_that_is_renewed(tmp_path):
         with pytest.raises(REFUSED):
             get(url.replace("https", "http"))
         (tmp_path / "server.key").write_text("broken")
-        assert get(f"{url}/metrics", context=before) == -1  # nobody has access while a file cannot be used
+        assert get(f"{url}/metrics", context=before) == -1  # nobody has access while the file is unusable
         certificate(tmp_path, "server")
         assert get(f"{url}/metrics", context=ssl.create_default_context(cafile=pem)) == 200
         with pytest.raises(urllib.error.URLError):
@@ -248,7 +248,7 @@ async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_chec
         ("nobody:canary", False, [HASH]),
         ("other:canary", False, [OTHER]),
         ("prometheus:canary", True, [HASH]),
-        ("prometheus:canary", True, []),  # a correct password is cached
+        ("prometheus:canary", True, []),  # the exporter caches a correct password
         ("prometheus:wrong", False, [HASH]),
     ):
         checked.clear()

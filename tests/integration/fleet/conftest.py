@@ -16,7 +16,7 @@ def postgres():
 
 @pytest.fixture
 def judges(monkeypatch):
-    """Close the judges that a test makes; they exchange data at each turn."""
+    """Close the judges that a test makes. The judges exchange data at each turn."""
     monkeypatch.setattr(ownership, "_SHARE_SECONDS", 0.0)
     with ExitStack() as stack:
         yield stack

@@ -17,15 +17,13 @@ BEFORE, AFTER, EVERY = 40, 24, 10.0
 
 
 class Part(NamedTuple):
-    """Content of one report."""
-
     host: str
     start: Generation
     runs: list[Run]
 
 
 def fleet():
-    """Return the reports of 40 replicas of 5 services on 5 hosts. Each host slows all its replicas alike at times."""
+    """Return the reports of 40 replicas of 5 services on 5 hosts. At times, a host slows all its replicas equally."""
     rng = np.random.default_rng(21)
     hours = {host: 0.01 * np.sin(np.arange(BEFORE + AFTER + 60) / 9 + rng.uniform(0, 6)) for host in HOSTS}
     parts = []

@@ -21,7 +21,7 @@ KEY = ServiceKey("", "slower")
 
 
 def survives(stack, postgres, url, store, breaks, repairs, says):
-    """Submit a third of the reports before the database refuses, a third meanwhile, and a third afterwards."""
+    """Submit a third of the reports before the database fails, a third during the failure, and a third afterwards."""
     parts = [part for part in in_time(fleet()) if part.start.service == KEY.name]
     third = len(parts) // 3
     judging = judge(stack, store, HOSTS[0])
@@ -42,12 +42,12 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
     with capture_logs() as logged:
         meanwhile = take(parts[third : 2 * third])
     assert value(judging, "store_up") == 0.0
-    assert value(judging, "stored_runs_total") < before + meanwhile  # a full disk may have room for a few
+    assert value(judging, "stored_runs_total") < before + meanwhile  # a full disk may take some runs
     assert judging.ownership.publishes(KEY)  # findings stay
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1]
     assert "\n" not in complaints[-1]
-    assert len(complaints) <= 3  # the error is not logged at each turn
+    assert len(complaints) <= 3  # the exporter does not log the error at each turn
 
     repairs()
 
@@ -67,7 +67,7 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
         submit(alone, part)
     alone.turn()
     assert alone.findings[KEY]["c"].result.state == "regressed"
-    # the verdict differs from that of an undisturbed judge
+    # the verdict differs from the verdict of an undisturbed judge
     assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result
 
 
@@ -117,7 +117,7 @@ def test_its_password_is_changed(postgres, judges, tmp_path):
 
 
 def reload(postgres, **settings):
-    """Change settings of a running server, and wait until new connections have them."""
+    """Change settings of the running server, and wait until new connections use the settings."""
     for name, new in settings.items():
         postgres.sql(f"ALTER SYSTEM SET {name} = '{new}'")
     log = postgres.folder / "log"
@@ -128,7 +128,7 @@ def reload(postgres, **settings):
 
 
 class Server:
-    """The server with TLS and one of two certificates: for its address, or for another address.
+    """The server with TLS and one of two certificates: for its own address, or for another address.
 
     Args:
         postgres: The running server.

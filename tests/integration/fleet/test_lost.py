@@ -1,4 +1,6 @@
-"""Exporters and the database are killed, stopped and resumed: each run is stored once, and only one judge writes."""
+"""Exporters and the database are killed, stopped and resumed: the store has each run once, and only one judge
+writes.
+"""
 
 import random
 import signal
@@ -27,7 +29,7 @@ from tests.scenarios import cases
 
 
 def stored(store):
-    """Return start → number of runs of its rows (a block median has several), and the last sequence number."""
+    """Return the rows' number of runs by start (a block median covers several runs), and the last sequence number."""
     return {
         g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
         for g, samples in store.generations(KEY, "c")
@@ -35,7 +37,7 @@ def stored(store):
 
 
 def undisturbed(store):
-    """Return the verdict of a single judge with a file that gets the same runs at once."""
+    """Return the verdict of a single judge with a file, which receives the same runs at once."""
     alone = Judging(None)
     alone.turn()
     assert alone._store is not None
@@ -56,8 +58,8 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, crashes, tmp_path):
         with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
             eventually(lambda: len(publishers(exporters)) == 1)
             with closing(open_store(url)) as store:
-                # An exporter must see each start while it runs. Otherwise the start's image is unknown and its runs
-                # are not stored.
+                # An exporter must poll each start while it runs. Otherwise the start's image is unknown, and
+                # its runs are not stored.
                 eventually(lambda: {probe.boot_id for probe in probes} <= stored(store).keys())
             for probe in probes:
                 probe.upgrade(0.03, "2")
@@ -68,7 +70,7 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, crashes, tmp_path):
                 if what == "database":
                     postgres.stop(signal.SIGKILL)
                     time.sleep(rng.uniform(0.2, 1.0))
-                    # An exporter without its database still serves, and shows that the store is down.
+                    # An exporter without its database still serves, and reports that the store is down.
                     eventually(
                         lambda: all(e.values("infercanary_store_up").get("") == 0.0 for e in exporters)
                     )
@@ -76,7 +78,7 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, crashes, tmp_path):
                 else:
                     victim = rng.choice(exporters)
                     victim.kill()
-                    victim.start()  # it may be killed again before it serves
+                    victim.start()  # the test may kill the exporter again before it serves
             for probe in probes:
                 probe.stopped = True
             expected = {boot: (len(numbers), numbers[-1]) for boot, numbers in made(probes).items()}

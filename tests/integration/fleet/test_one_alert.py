@@ -1,7 +1,8 @@
-"""A regression of a service on five hosts gives one alert and one notification, even if another exporter takes over.
+"""A regression of a service on five hosts sends one alert and one notification, even if another exporter takes
+over.
 
-All parts are real: PostgreSQL, five exporters, Prometheus with the shipped rules, Alertmanager with the shipped
-configuration, and a webhook.
+All parts are real: PostgreSQL, five exporters, Prometheus with the shipped rules, Alertmanager with the
+shipped configuration, and a webhook.
 """
 
 import shutil
@@ -19,13 +20,13 @@ from tests.integration.fleet.world import SERVICE, eventually, fleet, location
 ALERT = {"alertname": "InferCanaryImageRegressed", "service": SERVICE, "canary": "c", "severity": "critical"}
 FIRES = 'ALERTS{alertname="InferCanaryImageRegressed",alertstate="firing"}'
 BEGAN = 'ALERTS_FOR_STATE{alertname="InferCanaryImageRegressed"}'
-# Longer than three times: the alert keeps firing without a verdict for 2 minutes; Alertmanager waits 1 minute to send
-# new or resolved alerts of a group; Prometheus waits 1 minute to send a firing alert again.
+# Longer than three times: the alert fires for 2 more minutes without a verdict; Alertmanager waits 1 minute
+# to send new or resolved alerts of a group; Prometheus waits 1 minute to send a firing alert again.
 WATCHED_SECONDS = 240
 
 
 def prometheus_config(exporters, notified, folder):
-    """Write the shipped configuration with these targets."""
+    """Write the shipped configuration of Prometheus with these targets."""
     shipped = ROOT / "prometheus"
     config = yaml.safe_load((shipped / "prometheus.yml").read_text())
     config["rule_files"] = [str(shipped / "rules/*.yml")]
@@ -51,7 +52,7 @@ def test_a_regression_is_one_notification_though_its_judge_is_killed(tmp_path, p
         pytest.skip("not on PATH: prometheus, alertmanager")
     at = location(postgres, postgres.database(), tmp_path)
     with ExitStack() as stack:
-        # A day of the probes' clocks passes in ten minutes.
+        # A day by the probes' clocks takes ten minutes.
         world = fleet(tmp_path, at, hosts=5, replicas=10, began=time.time() - 86_400 * 1.5)
         probes, exporters = stack.enter_context(world)
         (tmp_path / "alertmanager").mkdir()
@@ -90,7 +91,7 @@ def test_a_regression_is_one_notification_though_its_judge_is_killed(tmp_path, p
             f"sum(changes({BEGAN}[{watched}]))": 0.0,
         }.items():
             assert [value for _, value in prometheus.query(expression)] == [expected], expression
-        since = f"{time.time() - sent + 60:.0f}s"  # the first publisher may be killed before another scrape
+        since = f"{time.time() - sent + 60:.0f}s"  # the first publisher may have been killed
         shown = f'count_over_time(infercanary_verdict{{measure="latency", verdict="regressed"}}[{since}])'
         # several exporters published, one after another
         assert len({labels["instance"] for labels, _ in prometheus.query(shown)}) > 1

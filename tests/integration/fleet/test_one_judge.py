@@ -20,12 +20,11 @@ from tests.unit.exporter.factories import value
 
 
 def results(findings):
-    """Return the parts of findings that must not depend on the judge."""
+    """Return the parts of findings that must be equal for all judges."""
     return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 
 def alone(judges, parts):
-    """Return the findings of a single judge with a file."""
     judging = judge(judges, None)
     for part in in_time(parts):
         submit(judging, part)
@@ -39,8 +38,8 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
     states = {key.name: found["c"].result.state for key, found in expected.items()}
     assert states["much-slower"] == states["slower"] == "regressed"
     assert states["alone"] == "no_baseline"
-    # A finding of an older version is dropped. All its missing fields have defaults, so it could be decoded as an
-    # incomplete finding.
+    # An exporter drops a finding of an older version: all missing fields have defaults, so the finding would
+    # be decoded as if complete.
     older = {"judgement": {"state": "regressed", "upgraded_at": 1.0, "shift": 9.0}, "sentence": "regressed"}
     with closing(open_store(url)) as store:
         store.fleet.hold({*expected})
@@ -50,26 +49,26 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
 
     exporters = {host: judge(judges, url, host) for host in HOSTS}
     rng = random.Random(5)
-    late = [part for part in parts if rng.random() < 0.1]  # these arrive after all others
+    late = [part for part in parts if rng.random() < 0.1]  # these reports arrive after all others
     for step, part in enumerate([*in_time([p for p in parts if p not in late]), *late]):
         submit(exporters[part.host], part)
         if step % 60 == 59:
             for exporter in rng.sample([*exporters.values()], 5):
                 exporter.turn()
-        if step == 240:  # this exporter is killed, so its leases are not given back
+        if step == 240:  # kill this exporter, so that it does not give back its leases
             dead = exporters[HOSTS[0]]
-            dead.turn()  # stores what it polled; reports that were not stored are the topic of another test
+            dead.turn()  # store what this exporter polled; another test covers reports that were not stored
             exporters[HOSTS[0]] = judge(judges, url, HOSTS[0])
             postgres.sql("UPDATE lease SET expires = 0", url)
     for exporter in exporters.values():
         exporter.turn()
-    for _ in range(2):  # the first exporter reads what the last one stored
+    for _ in range(2):  # the first exporter reads what the last exporter stored
         for exporter in exporters.values():
             exporter.turn()
     held = [service for exporter in exporters.values() for service in exporter.ownership.held]
     assert len(held) == len({*held}) == len(SERVICES) + 1  # each service, and the priors, have one judge
 
-    # A new judge gives the findings of the others, and of a single judge with a file.
+    # A new judge reports the findings of the others, which equal those of a single judge with a file.
     postgres.sql("UPDATE lease SET expires = 0", url)
     fresh = judge(judges, url, "host-5")
     fresh.turn()
@@ -94,12 +93,12 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
     other.turn()
     assert not other.ownership.publishes(key)
     proxy.hold_back(True)
-    postgres.sql("UPDATE lease SET expires = 0", url)  # the lease ends by the database's clock meanwhile
+    postgres.sql("UPDATE lease SET expires = 0", url)  # meanwhile the lease ends by the database's clock
     for part in parts[half:]:
         submit(behind, part)
     behind.turn()
     assert value(behind, "store_up") == 0.0
-    # without the store, it is unknown whether another exporter took over
+    # without the store, an exporter cannot know whether another exporter took over
     assert behind.ownership.publishes(key)
     other.turn()
     assert other.ownership.publishes(key)
@@ -127,7 +126,7 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
     assert not elsewhere.ownership.running(key)
     elsewhere.ownership.ask(key)
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
-    for _ in range(3):  # each of these turns also forgets data that is not needed
+    for _ in range(3):  # each of these turns also deletes data that is not needed
         elsewhere.turn()
     assert results(elsewhere.findings[key]) == results(own.findings[key])
     assert elsewhere.findings[key]["c"].sides == own.findings[key]["c"].sides
@@ -137,8 +136,8 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
     ]
     assert own.ownership.publishes(key)
     assert not elsewhere.ownership.publishes(key)
-    # The running starts are unknown while the store is away, and when no exporter has the lease. Old findings must
-    # neither promote nor abort a later rollout.
+    # The exporter does not know the running starts while the store fails, or while no exporter has the lease.
+    # Old findings must neither promote nor abort a later rollout.
     now = ownership._clock()
     with monkeypatch.context() as later:
         later.setattr(ownership, "_clock", lambda: now + 100)
@@ -151,7 +150,9 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, m
 
 
 def test_names_that_no_service_has_are_not_followed(postgres, judges):
-    """Anyone may ask about any name. Such questions must neither delay a rollout's answer nor need a query each."""
+    """Anyone may ask about any name. Such questions must not delay the answer to a rollout, and must not cost a
+    query each.
+    """
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
     own.watched, elsewhere.watched = frozenset({ServiceKey("", "slower")}), frozenset()
@@ -167,7 +168,7 @@ def test_names_that_no_service_has_are_not_followed(postgres, judges):
     assert elsewhere.ownership._asked == {}
     flood()
     elsewhere.ownership.ask(ServiceKey("", "slower"))
-    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}  # the service's name is known now
+    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}  # the service's name is known
 
 
 def test_separate_exporters_learn_one_prior(postgres, judges):

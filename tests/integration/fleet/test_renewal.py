@@ -1,4 +1,4 @@
-"""A verdict is shown as long as its lease is renewed, even during long work of the judge."""
+"""A verdict stays visible as long as its lease is renewed, even during a long judgement."""
 
 from contextlib import closing
 
@@ -18,20 +18,20 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
         with fleet(tmp_path, store, hosts=1, replicas=1) as (_, (exporter,)):
             eventually(lambda: exporter.values("infercanary_verdict"))
             eventually(lambda: postgres.sql(CONNECTIONS, url) == "2")
-            # The judge uses the first connection, and leases use the second.
+            # The judge uses the first connection, and the leases use the second.
             network.hold_back(True, but=1)
             expires = float(postgres.sql("SELECT max(expires) FROM lease", url))
             now = "SELECT extract(epoch FROM now())"
             eventually(lambda: float(postgres.sql(now, url)) > expires + 1)
-            assert float(postgres.sql(lease, url)) > 0  # the lease was not renewed
-            assert exporter.values("infercanary_verdict")  # the verdict is not shown
+            assert float(postgres.sql(lease, url)) > 0  # the exporter did not renew the lease
+            assert exporter.values("infercanary_verdict")  # the exporter does not publish the verdict
 
             postgres.sql(
                 "UPDATE lease SET holder = 'another', fence = fence + 1, expires = expires + 3600", url
             )
             eventually(lambda: not exporter.values("infercanary_verdict"))
             assert exporter.process.poll() is None
-            assert exporter.values("infercanary_up")  # scrapes are not answered
+            assert exporter.values("infercanary_up")  # the exporter does not answer scrapes
             network.hold_back(False)
 
 

@@ -1,11 +1,11 @@
 """Requirements of the store, one row for each trouble: real exporters, probes that keep all runs, a file or
 PostgreSQL.
 
-Each run is stored exactly once by start and sequence, one exporter publishes the verdict, and no exporter writes a
-finding with a lost lease. Other troubles have their own tests, which `make campaign ARGS="-k store"` runs as well:
-test_killed.py and test_lost.py (kill -9), test_disk.py (power failure, full disk at any write), test_clock.py (a file
-and the host's clock). tests/unit/store and tests/integration/exporter/test_store.py have a locked file, a newer
-schema, a removed file, and broken connections.
+The store has each run exactly once by start and sequence, one exporter publishes the verdict, and no exporter
+writes a finding with a lost lease. Other troubles have their own tests, which `make campaign ARGS="-k store"`
+runs as well: test_killed.py and test_lost.py (kill -9), test_disk.py (power failure, full disk at any write),
+test_clock.py (a file and the host's clock). tests/unit/store and tests/integration/exporter/test_store.py
+test a locked file, a newer schema, a removed file, and broken connections.
 """
 
 import os
@@ -48,8 +48,6 @@ DAY = 86_400
 
 
 class Scene(NamedTuple):
-    """Probes, exporters and their store."""
-
     probes: list[Probe]
     exporters: list[Exporter]
     location: str
@@ -67,12 +65,11 @@ class Scene(NamedTuple):
 
     @property
     def holder(self):
-        """Return the exporter that publishes the verdict."""
         eventually(lambda: len(publishers(self.exporters)) == 1)
         return next(filter(publishes, self.exporters))
 
     def is_up(self, up, *exporters):
-        """Wait until these exporters, or all, show the store as up or down."""
+        """Wait until these exporters, or all, report the store as up or down."""
         several = exporters or self.exporters
         eventually(lambda: all(one.values("infercanary_store_up").get("") == float(up) for one in several))
 
@@ -105,8 +102,8 @@ def probes_that_restart(scene):
     for _ in range(3):
         waiting = {*range(len(scene.probes))}
         while waiting:
-            # An exporter must see each start while it runs. Otherwise the start's image is unknown and its runs are
-            # not stored.
+            # An exporter must poll each start while it runs. Otherwise the start's image is unknown, and its
+            # runs are not stored.
             seen = [one for one in waiting if scene.probes[one].boot_id in scene.probes[one].reported]
             for one in scene.rng.sample(seen, min(2, len(seen))):
                 scene.probes[one].upgrade(0.03, "2")
@@ -163,7 +160,7 @@ def slow_packets(scene):
 
 
 def dies(holder, scene):
-    """Kill the holder of the lease, and start it again when another exporter has taken over."""
+    """Kill the holder of the lease, and start it again after another exporter has taken over."""
     holder.kill()
     eventually(lambda: publishers(scene.exporters))
     holder.start()
@@ -171,7 +168,7 @@ def dies(holder, scene):
 
 
 def exporters_clocks_set(scene):
-    """Set one exporter's clock a day ahead and another's back. If one exporter dies, the other takes over."""
+    """Set one exporter's clock a day forward and another's a day back. If one exporter dies, the other takes over."""
     first, second = scene.clocks
     for days in (1, -2):
         first.move(days * DAY)
@@ -194,8 +191,6 @@ def postgres_clock_set(scene):
 
 
 class Row(NamedTuple):
-    """A trouble."""
-
     trouble: Callable[[Scene], None]
     kinds: tuple[str, ...] = ("postgres",)
     replicas: int = 4
@@ -224,7 +219,7 @@ ROWS = (
 
 @contextmanager
 def begun(row, kind, folder):
-    """Run the scene before the trouble: an upgrade was judged, and runs continue."""
+    """Run the scene before the trouble: an upgrade was judged, and the probes keep running."""
     with ExitStack() as stack:
         hosts = 1 if kind == "file" else 2
         clocks, server, networks = [], None, []
@@ -267,14 +262,15 @@ def begun(row, kind, folder):
 
 @contextmanager
 def watched(scene):
-    """Note the monotonic times at which two exporters published at the same moment."""
+    """Record the monotonic times at which two exporters published at the same moment."""
     twice = []
     ended = threading.Event()
 
     def watch():
         while not ended.wait(0.1):
             first, *others = scene.exporters
-            # If an exporter publishes before and after another one does, both publish at the same moment.
+            # If an exporter publishes both before and after another one does, the two publish at the same
+            # moment.
             if others and all(map(publishes, (first, *others, first))):
                 twice.append(time.monotonic())
 
@@ -288,7 +284,7 @@ def watched(scene):
 
 
 def stored(store):
-    """Return start → sequence numbers of its runs, and start → number of runs that the store counted."""
+    """Return the sequence numbers of the runs by start, and the number of runs that the store counted by start."""
     found = store.generations(KEY, "c")
     runs = {start.boot_id: [run.sequence for run in runs] for start, runs in found}
     return runs, {boot: count for (_, boot), count in store.taken(KEY, "c").items()}

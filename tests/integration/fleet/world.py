@@ -18,7 +18,8 @@ from tests.integration.exporter.processes import KEY, ExporterProcess, until
 SERVICE = KEY.name
 _EVERY = 0.05  # seconds between two runs; 10 s by the probe's clock
 _BEGAN = 1_790_000_000.0
-# Each write of a finding in order: host of the exporter, and fencing token of the service's lease at that time.
+# For each write of a finding, in order: host of the exporter, and fencing token of the service's lease at
+# that time.
 AUDIT = """
 CREATE TABLE written (number bigserial PRIMARY KEY, host text, fence bigint);
 CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
@@ -30,7 +31,7 @@ CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCT
 
 
 class Probe:
-    """Probe of a container. It keeps all of its runs, including those of earlier starts.
+    """A simulated probe of a container. It keeps all of its runs, including those of earlier starts.
 
     Args:
         name: Name of the container.
@@ -54,7 +55,7 @@ class Probe:
         self.upgrade(0.02, "1")
 
     def upgrade(self, seconds, torch):
-        """Restart with another image, whose inference takes ``seconds``."""
+        """Restart the probe with another image, whose inference takes ``seconds``."""
         with self._lock:
             self._boots += 1
             self._first = len(self._runs)
@@ -66,7 +67,7 @@ class Probe:
         return f"{self.name}-{self._boots}"
 
     def made(self):
-        """Return all runs until now, each with its start."""
+        """Return all runs so far, each run with its start."""
         with self._lock:
             while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
                 number = len(self._runs)
@@ -81,11 +82,10 @@ class Probe:
 
     @property
     def is_collected(self):
-        """Return True if the exporter that polled last has all runs."""
+        """Return True if the exporter of the last poll has all runs."""
         return self.stopped and self._asked == len(self.made())
 
     def report(self, since):
-        """Return the report."""
         runs = self.made()
         self._asked = int(since or 0)
         self.reported.add(self.boot_id)
@@ -98,8 +98,6 @@ class Probe:
 
 @contextmanager
 def served(probe):
-    """Serve the probe on a free port, and yield its URL."""
-
     def answer(path, _body):
         return 200, probe.report(parse_qs(urlsplit(path).query).get("since", [""])[0])
 
@@ -108,7 +106,7 @@ def served(probe):
 
 
 class Exporter(ExporterProcess):
-    """An exporter of one host, which may be killed and restarted. The database logs the host of each write."""
+    """The exporter of one host, which a test may kill and restart. The database records the host of each write."""
 
     def __init__(self, folder, host, store, probes, environment=(), poll_seconds=0.2):
         self.host = host
@@ -136,7 +134,6 @@ def audited(postgres):
 
 
 def made(probes):
-    """Return the sequence numbers of all runs by start."""
     sequences = defaultdict[str, list[int]](list)
     for run in chain.from_iterable(probe.made() for probe in probes):
         sequences[run.boot_id].append(run.sequence)
@@ -173,12 +170,12 @@ def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_se
 
 
 def publishers(exporters):
-    """Return the hosts whose exporter shows a verdict."""
+    """Return the hosts whose exporters publish a verdict."""
     return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
 def one_owner_at_a_time(postgres, url):
-    """Check that each write of a finding since :data:`AUDIT` was made by the lease's holder."""
+    """Check that the holder of the lease made each write of a finding since :data:`AUDIT`."""
     writes = written(postgres, url)
     fences = [fence for _, fence in writes]
     assert fences and fences == sorted(fences), (

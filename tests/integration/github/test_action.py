@@ -1,4 +1,4 @@
-"""action.yml: its steps run as on a runner, with a local server instead of GitHub's API."""
+"""The GitHub action (action.yml): its steps run as on a runner, with a local server in place of GitHub's API."""
 
 import json
 import os
@@ -24,7 +24,7 @@ DEFAULTS = {name: each.get("default", "") for name, each in ACTION["inputs"].ite
 
 
 class Api(BaseHTTPRequestHandler):
-    """Part of GitHub's API: comments of one pull request, three per page."""
+    """Part of GitHub's API: the comments of one pull request, three on a page."""
 
     comments: list[dict[str, Any]]
     asked: list[str]
@@ -65,7 +65,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def github():
-    """Run the API; yield its URL and its class, which has the comments."""
+    """Run the API; yield its URL and its class, which stores the comments."""
     api = type("Github", (Api,), {"comments": [], "asked": [], "status": 200})
     server = ThreadingHTTPServer(("127.0.0.1", 0), api)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -79,7 +79,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def runner(tmp_path, github):
-    """Return a function that runs a step of the action with inputs and outputs of earlier steps."""
+    """Return a function that runs a step of the action with inputs and with outputs of earlier steps."""
     (tmp_path / "infercanary").mkdir()
     # the first step installs this folder
     (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)
@@ -151,7 +151,8 @@ def test_a_regression_is_commented_and_fails(runner, github, tmp_path):
     [body] = [each["body"] for each in api.comments[4:]]
     assert body.startswith("<!-- infercanary: Latency -->\n### Latency\n\n**regressed")
     assert body.endswith("\n[The job](https://github.com/acme/search/actions/runs/42)\n")
-    # The next run replaces its comment, which is not on the first page. A run with another name has its own comment.
+    # The next run replaces its own comment, which is not on the first page. A run with another name adds a
+    # comment.
     Path(found["answer"]).write_text("### Latency\n\n**equivalent**\n" + "x" * 50_000 + "\n" + "y" * 50_000)
     assert runner("Comment", found, **inputs).stdout == ""
     assert len(api.comments) == 5
@@ -207,10 +208,10 @@ def test_a_mistake_in_the_command_ends_the_step(runner, tmp_path):
 
 
 def test_the_action_and_its_steps_agree():
-    # an input that no step reads, or that is not declared
+    # no step reads this input, or the action does not declare it
     assert {*re.findall(r"inputs\.(\w+)", (ROOT / "action.yml").read_text())} == {*ACTION["inputs"]}
     for step in STEPS.values():
-        # an expression in a script is run as code: pass it by env
+        # a shell would run the text of the expression as code: pass it by env
         assert step["shell"] == "bash" and "${{" not in step["run"]
         for script in re.findall(r"\$ACTION/(deploy/github/[\w.]+)", step["run"]):
             path = ROOT / script

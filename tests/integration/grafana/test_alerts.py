@@ -12,7 +12,7 @@ SHOWN = ROOT / "prometheus/tests/alerts.yml"
 
 
 def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
-    """Each series of a text's query has the labels of a series of the alert, and additional labels. No join fails."""
+    """The series of a text's query have the labels of the alert's series, and further labels. No join fails."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text())
@@ -40,7 +40,7 @@ def test_queries_of_texts_have_the_labels_of_their_alert(tmp_path):
 
 
 def of_an_image(rules):
-    """Return tests of the texts about a slower image: sentence, time, images, links, and the link's beginning."""
+    """Return tests of the texts about a slower image: sentence, time, images, links, and the beginning of the link."""
     [rule] = [rule for rule in rules if rule["uid"] == "infercanary-image-regressed-critical"]
     alert = '{namespace="prod",service="severe",canary="resnet"}'
     images = 'baseline_image="s:1 (90a)",candidate_image="s:2 (b7f)",candidate_containers="c, d"'

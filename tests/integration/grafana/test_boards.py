@@ -1,6 +1,6 @@
-"""Content of each panel in each situation, by Grafana's own library, without a fault: see docs/alerting.md.
+"""Grafana's own library renders each panel in each situation without a fault: see docs/alerting.md.
 
-New panels and new metrics are included automatically.
+The tests include new panels and new metrics automatically.
 """
 
 import os
@@ -68,15 +68,12 @@ ALERTS = {
 
 
 class Scene(NamedTuple):
-    """A situation, with the queries and answers of each panel of each board."""
-
     situation: Situation
     prometheus: Prometheus
     panels: Mapping[str, Mapping[str, Any]]
     """Board and title → the panel's queries and answers."""
 
     def shown(self, *places, library=node.VERSIONS[0]):
-        """Return the content of these panels."""
         return node.shown([self.panels[place] for place in places], library)
 
 
@@ -85,14 +82,14 @@ REPEATS = {"troubled", "many"}
 
 
 def marked(*case):
-    """Mark a case for the campaign if CI has a similar one."""
+    """Mark a case for the campaign only, if CI tests a similar case."""
     situation, library = (*case, node.VERSIONS[0])[:2]
     in_ci = situation not in REPEATS and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
     return pytest.param(*case, marks=[] if in_ci else pytest.mark.campaign)
 
 
 def ask(situation, prometheus):
-    """Return the queries and answers of each panel of each board, by board and title."""
+    """Return the queries and answers of each panel, by board and title."""
     return {
         f"{board}: {question['panel']['title']}": question
         for board, content in dashboards().items()
@@ -102,7 +99,7 @@ def ask(situation, prometheus):
 
 @pytest.fixture(scope="module")
 def scenes():
-    """Set up each situation once, for the tests of both libraries."""
+    """Set up each situation once, for the tests of both library versions."""
     if why := node.missing() or backfill.missing():
         assert not os.environ.get("CI"), why
         pytest.skip(why)
@@ -169,7 +166,7 @@ def test_an_upgrade_is_marked_when_it_was(scene):
 
 @pytest.mark.parametrize("scene", ["spread"], indirect=True)
 def test_a_service_on_several_hosts_is_one(scene):
-    """Each service has one row and one line, and so has each replica: none is missing or duplicated."""
+    """Each service and each replica has one row and one line: none is missing or duplicated."""
     each = "Latency of each replica"
     table, latency, said, replicas, lines = scene.shown(
         "fleet: Services: last upgrade",
@@ -201,7 +198,7 @@ def _names(shown):
 
 
 def test_each_query_gives_something_in_a_situation(scenes):
-    """Each query has a result in some situation, or is known to be empty (grafana/empty.py)."""
+    """Each query has a result in some situation, or grafana/empty.py lists it as empty."""
     asked, given = set(), set()
     for name in SITUATIONS:
         for place, question in scenes(name).panels.items() if name not in REPEATS else ():

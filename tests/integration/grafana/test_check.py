@@ -1,6 +1,6 @@
-"""The check of the dashboards: each rule finds its fault in a small panel, and none in a correct panel.
+"""The check of the dashboards: each rule finds its fault in a small panel, and no fault in a correct panel.
 
-Both versions of Grafana's library are tested.
+The tests use both supported versions of Grafana's library.
 """
 
 import os
@@ -27,13 +27,11 @@ def installed():
 
 
 def vector(*series):
-    """Return the answer of an instant query."""
     result = [{"metric": labels, "value": [START, str(value)]} for labels, value in series]
     return {"resultType": "vector", "result": result}
 
 
 def matrix(*series):
-    """Return the answer of a range query."""
     result = [
         {"metric": labels, "values": [[START + i * STEP, str(value)] for i, value in enumerate(values)]}
         for labels, values in series
@@ -79,7 +77,7 @@ def panel(
 
 
 def table(*answers, unit="", **others):
-    """Return a table of the labels and the value, whose column is named Latency and has the unit."""
+    """Return a table of the labels and of the value, whose column is named Latency and has the unit."""
     names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
@@ -90,13 +88,12 @@ def table(*answers, unit="", **others):
 
 
 def lines(*values, **others):
-    """Return a panel of named time series."""
     answer = matrix(*(({"name": f"search-{i}"}, each) for i, each in enumerate(values, 1)))
     return panel("timeseries", answer, defaults={"color": PALETTE, **others.pop("defaults", {})}, **others)
 
 
 def override(properties, name=""):
-    """Return an override of the properties of a series, or of the columns of numbers."""
+    """Return an override of properties for a series, or for all columns of numbers."""
     matcher = {"id": "byName", "options": name} if name else {"id": "byType", "options": "number"}
     return {
         "matcher": matcher,
@@ -220,7 +217,7 @@ RULES = {
 
 @pytest.fixture(scope="module", params=node.VERSIONS)
 def found(request):
-    """Return rule → content of its two panels."""
+    """Return the contents of the faulty and of the correct panel, by rule."""
     shown = node.shown([each for pair in RULES.values() for each in pair], request.param)
     return dict(zip(RULES, zip(shown[::2], shown[1::2], strict=True), strict=True))
 

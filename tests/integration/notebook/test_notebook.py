@@ -25,9 +25,9 @@ def outputs(cell, kind):
 def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     monkeypatch.setenv(
         "OPENBLAS_NUM_THREADS", "1"
-    )  # several threads would wait for each other on a busy machine
+    )  # On a busy machine, several threads would wait for each other.
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    for _ in range(3):  # on a busy machine the result may be inconclusive
+    for _ in range(3):  # On a busy machine, the result may be inconclusive.
         notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
         nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
         timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
@@ -60,7 +60,7 @@ def test_a_cell_is_timed_with_the_names_of_the_notebook(shell):
     assert low <= result.median <= high
 
 
-# The magic's line | the printed message.
+# Line of the magic | printed message
 MISTAKES = """
 --runs many x | %canary: --runs many is not a number; write %canary
  | %canary: no statement to time
@@ -83,7 +83,7 @@ def test_a_mistake_is_one_line(shell, capsys):
 
 
 def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path):
-    """The environment has no pandas, no numpy and no exporter."""
+    """The environment lacks pandas, numpy and the exporter."""
     for name in ("pandas", "numpy"):
         (tmp_path / f"{name}.py").write_text(
             f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
@@ -112,14 +112,14 @@ def test_a_result_is_saved_once_and_a_file_that_is_no_journal_is_one_line(tmp_pa
     assert json.loads(path.read_text().splitlines()[0])["components"]
     with pytest.raises(UsageError, match="File exists"):
         result.save(path)
-    assert result.interval is None  # a single run has no interval
+    assert result.interval is None  # a single run gives no interval
     path.write_text("latency\n0.1\n")
     with pytest.raises(UsageError, match=r"runs\.jsonl: the file has no runs; is this the right file\?"):
         infercanary.read(path)
 
 
 def test_an_array_is_one_argument_and_text_is_none():
-    """An array may be an input of a torch model, so `time(f, array)` does not call f with each row."""
+    """`time(f, array)` must not call f with each row, because an array may be the input of a torch model."""
     numpy = pytest.importorskip("numpy")
     shapes = []
     infercanary.time(lambda x: shapes.append(x.shape), numpy.zeros((3, 2)), runs=1)

@@ -1,4 +1,4 @@
-"""The wheel contains both source trees: it is built, installed alone, and used."""
+"""The wheel contains both source trees: the test builds it, installs it alone, and uses it."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ def pip(*arguments):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Build the wheel from a copy, because a build writes into its tree."""
+    """Build the wheel from a copy of the repository, because a build writes into its folder."""
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     leave_out = shutil.ignore_patterns("__pycache__")
     for name in ("probe", "exporter", "examples"):
@@ -38,7 +38,7 @@ def wheel(tmp_path_factory):
 
 
 def test_it_holds_every_file_of_both_trees(wheel):
-    """Code, `py.typed` and data files."""
+    """The wheel contains code, `py.typed` and data files."""
     names = {*zipfile.ZipFile(wheel).namelist()}
     wanted = {
         str(file.relative_to(tree))
@@ -55,8 +55,8 @@ def test_installed_alone_it_works(wheel, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     installed = pip("--python", str(python), "install", "--no-deps", str(wheel))
     assert installed.returncode == 0, installed.stderr
-    # Only the folders of the libraries are added. PYTHONPATH reads no .pth file, as in the folder of an editable
-    # install.
+    # Add only the folders of the libraries: PYTHONPATH ignores .pth files, and an editable install would need
+    # them.
     folders = {Path(str(import_module(name).__file__)).parent for name in LIBRARIES}
     path = {str(each.parent if (each / "__init__.py").exists() else each) for each in folders}
     environment = {"PYTHONPATH": os.pathsep.join(path)}

@@ -1,4 +1,4 @@
-"""Every InferCanary command in the README and in docs/fleet.md works as the page describes."""
+"""Every InferCanary command in the README and in docs/fleet.md does what the page says."""
 
 import json
 import os
@@ -24,7 +24,7 @@ PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nl
 
 
 def commands():
-    """Return the commands of the pages, from shell blocks and text, and the settings that name a store."""
+    """Return the commands in the pages' shell blocks and texts, and the settings that name a store."""
     found = []
     for page in PAGES:
         text = (ROOT / page).read_text()
@@ -39,7 +39,7 @@ def commands():
 
 
 class World(NamedTuple):
-    """Values for the placeholders of the pages."""
+    """Values for the placeholders in commands of the pages."""
 
     folder: Path
     postgres: Postgres
@@ -47,7 +47,6 @@ class World(NamedTuple):
     """URL of an empty database, over the socket."""
 
     def arguments(self, command):
-        """Return the arguments of a page's command, with placeholders replaced."""
         (self.folder / "secret").write_text(PASSWORD)
         command = re.sub(r"postgresql://…", "postgresql://infercanary@db.example/infercanary", command)
         where = f"127.0.0.1:{self.postgres.port}/{urlsplit(self.url).path[1:]}"
@@ -94,7 +93,7 @@ def exporter(world, arguments):
         assert process.wait(30) == 0
     if "postgresql" in " ".join(arguments):
         holders = world.postgres.sql("SELECT count(*) FROM lease", world.url)
-        assert holders == "1"  # the database must be in use, with the lease of the priors
+        assert holders == "1"  # the exporter must use the database, and have the lease of the priors
     else:
         assert (world.folder / "judge.sqlite").is_file()
 
@@ -115,7 +114,7 @@ def beside(world, arguments):
 
 
 def ab(world, arguments):
-    """Runs until the experiment needs Docker; tests/stack has whole experiments."""
+    """Run `ab` until the experiment needs Docker; tests/stack runs whole experiments."""
     done = world.run(arguments, DOCKER_HOST="tcp://127.0.0.1:1")
     assert done.returncode == 2 and "Docker" in done.stderr.splitlines()[-1], done.stderr
 
@@ -181,11 +180,11 @@ def test_a_password_in_the_store_is_refused_and_not_repeated(way, tmp_path):
     assert len(done.splitlines()) == 1
     assert f"{way.rstrip(':')}: " in done
     assert "postgresql" in done
-    assert [*tmp_path.iterdir()] == [settings]  # a file was created with the URL as its name
+    assert [*tmp_path.iterdir()] == [settings]  # no file may have the URL as its name
 
 
 def refused(settings, *options):
-    """Return the exporter's message about refused settings, and check that the message has no secret."""
+    """Return the exporter's message about refused settings, after a check that the message contains no secret."""
     command = (sys.executable, "-m", "infercanary", "exporter", "--config", settings)
     done = ended(*command, *options, code=2, cwd=settings.parent)
     assert SECRET not in done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""The pages in a real Chromium, at four widths, dark and printed: no cut, faint, broken or missing text."""
+"""The pages in a real Chromium, in four widths, in dark mode and in print: no text may be cut, faint, broken or
+missing.
+"""
 
 import asyncio
 import shutil
@@ -51,7 +53,7 @@ async def faults(browser, html, **how):
 
 
 async def tabbed(browser, html):
-    """Press Tab through the page: links and folds get the focus in order, and show it."""
+    """Press Tab through the page: links and folds get the focus in order, with a visible mark."""
     await browser.show(html, width=1200)
     wanted = await browser.run(
         "[...document.querySelectorAll('a[href], summary')].slice(0, 20).map(e => e.textContent)"
@@ -72,7 +74,7 @@ async def tabbed(browser, html):
 
 
 async def look(pages):
-    """Return page and view → faults, without entries that have no faults."""
+    """Return the faults by page and view, only for views with faults."""
     found = {}
     async with tab() as browser:
         for name, html in pages.items():

@@ -7,7 +7,9 @@ from watching import until
 
 @pytest.fixture
 def started():
-    """Make and start fast probes in this process, on free ports; stop them at the end."""
+    """Return a function that makes and starts fast probes in this process, on free ports; stop the probes at the
+    end.
+    """
     from infercanary.probe import Probe
     from infercanary.probe.samplers import registered
 
@@ -37,7 +39,7 @@ def started():
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server with faults on request. Connections that a test's targets keep are closed at the end."""
+    """A server with faults on request. At the end, close the connections that the test's targets keep."""
     from infercanary.probe.targets.wire.server import Server
 
     opened: list[Server] = []

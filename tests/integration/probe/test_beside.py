@@ -1,4 +1,4 @@
-"""The entrypoint as a real process that becomes a real server, with a real probe."""
+"""The entrypoint in a real process, which becomes a real server with a real probe beside it."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ import pytest
 from ports import free_port
 from watching import MODULES, until
 
-# Prints the number of each signal, and ends with exit code 7 at SIGTERM.
+# Prints the number of each signal, and exits with code 7 at SIGTERM.
 SERVER = """
 import os, signal, sys, time
 
@@ -36,7 +36,6 @@ NOT_CAUGHT = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 @pytest.fixture
 def url(tmp_path):
-    """URL of the probe's report, according to the settings in the folder."""
     listen = f"127.0.0.1:{free_port()}"
     (tmp_path / "probe.yaml").write_text(
         f"listen: {listen}\ncontrols: false\ncanaries: {{quick: {{target: 'scripted:Scripted'}}}}\n"
@@ -46,7 +45,6 @@ def url(tmp_path):
 
 @pytest.fixture
 def beside(tmp_path):
-    """Start the entrypoint with a server's command; end all its processes afterwards."""
     started = []
 
     def start(*server):
@@ -64,13 +62,12 @@ def beside(tmp_path):
             for child in psutil.Process(process.pid).children(recursive=True):
                 child.kill()
             process.kill()
-        with process:  # closes the pipes, whose other ends an orphaned server still has
+        with process:  # close the pipes, which an orphaned server still has open
             pass
     until(lambda: not [child for child in psutil.process_iter(["cwd"]) if child.info["cwd"] == str(tmp_path)])
 
 
 def line(process):
-    """Return the server's next line; fail the test if there is none in time."""
     assert process.stdout is not None
     assert select.select([process.stdout], [], [], 20)[0]
     return process.stdout.readline()
@@ -135,7 +132,7 @@ def test_a_probe_that_hangs_is_killed_when_the_server_was(beside, url):
     [
         ("echo ready; exit 3", None, 3),
         ("echo ready; exec sleep 60", signal.SIGRTMIN + 3, -(signal.SIGRTMIN + 3)),
-        # Python ignores SIGPIPE, and child processes would inherit this.
+        # Python ignores SIGPIPE, and its child processes would inherit this.
         ("echo ready; kill -PIPE $$; sleep 0.2; exit 5", None, -signal.SIGPIPE),
     ],
 )
@@ -148,7 +145,6 @@ def test_the_exit_code_of_a_server_that_ends(beside, url, server, sent, seen):
 
 
 def said(process, words):
-    """Wait for a matching line on standard error."""
     assert process.stderr is not None
     text = ""
 

@@ -1,4 +1,4 @@
-"""The cause of a slower process on a CPU is named: memory, compute, io or scheduling."""
+"""The probe names the cause of a slower process on a CPU: memory, compute, io or scheduling."""
 
 import json
 import os
@@ -35,8 +35,6 @@ pytestmark = [
 
 
 class Trouble(NamedTuple):
-    """A trouble for a canary, and the bottleneck that must be named."""
-
     canary: str
     is_named: Bottleneck
     beside: str = ""
@@ -67,7 +65,6 @@ TROUBLES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with the file that a canary reads, on a disk."""
     made = tmp_path_factory.mktemp("bottlenecks")
     with (made / "weights").open("wb") as file:
         file.write(os.urandom(8 << 20))
@@ -99,7 +96,9 @@ def test_it_is_named(made, trial, folder):
 
 
 def skip_without_a_cause(trouble, folder, named):
-    """Skip if the trouble has no effect here: other load uses the bandwidth, or the disk's content is in memory."""
+    """Skip if the trouble has no effect on this machine: other load uses the bandwidth, or a cache has the
+    disk's content.
+    """
     if trouble.canary == "read" and (share := waiting_for_disk(folder / "weights")) < 0.75:
         pytest.skip(f"no cause to name: {share:.0%} of a read from this disk is wait")
     if trouble.canary == "copy" and named == "unknown":
@@ -111,9 +110,10 @@ def skip_without_a_cause(trouble, folder, named):
 
 
 def waiting_for_disk(path):
-    """Return the share of wait in a read from the disk, measured without the product.
+    """Return the fraction of time that a read waits for the disk, measured without InferCanary's code.
 
-    If the content of a virtual disk is in its host's memory, the kernel copies it almost as fast as it arrives.
+    If the host caches the content of a virtual disk in memory, the data arrive almost as fast as the kernel
+    copies them.
     """
     shares = []
     for _ in range(15):
@@ -137,7 +137,7 @@ print(sorted(times)[500])
 
 
 def copies_beside(code):
-    """Return how much slower a copy is beside these processes (a ratio), measured without the product."""
+    """Return the slowdown of a copy beside these processes, as a ratio measured without InferCanary's code."""
     command = ["taskset", "--cpu-list", str(CPUS[0]), sys.executable, "-c", COPIES]
 
     def median():
@@ -152,12 +152,10 @@ def copies_beside(code):
 
 @cache
 def healthy(folder, canary, cpus):
-    """Return the journal of an undisturbed canary, which all trials of this process share."""
     return probed(folder, f"healthy-{canary}-{cpus}", Trouble(canary, "compute", cpus=cpus))
 
 
 def probed(folder, name, trouble):
-    """Return the journal of a probe process with enough settled runs."""
     journal = folder / f"{name}.jsonl"
     settings = json.dumps({trouble.canary: settings_of(trouble, folder)})
     command = ["taskset", "--cpu-list", ",".join(map(str, CPUS[: trouble.cpus])), *PROBE]
@@ -185,7 +183,6 @@ def settings_of(trouble, folder):
 
 
 def settled(journal, canary):
-    """Return the number of the canary's counted runs."""
     if not journal.exists():
         return 0
     found = read([str(journal)]).canaries.get(canary)
@@ -193,5 +190,5 @@ def settled(journal, canary):
 
 
 def beside(code, cpu):
-    """Run a process that disturbs the canary."""
+    """Run a process that slows the canary."""
     return running("taskset", "--cpu-list", str(cpu), sys.executable, "-c", code)

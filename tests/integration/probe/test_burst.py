@@ -45,13 +45,13 @@ def bursts(*targets, **settings):
 def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_last_word(monkeypatch):
     with ThreadPoolExecutor(1) as pool:
         assert bursts(OnDevice("cpu"))
-        assert not bursts(OnDevice("cpu"), Scripted())  # the device of the second target is unknown
+        assert not bursts(OnDevice("cpu"), Scripted())  # the second target has no known device
         assert not bursts(OnDevice("cpu"), executor=pool)
         monkeypatch.setenv("INFERCANARY_BURST", "false")
         assert not bursts(OnDevice("cpu"))
         monkeypatch.setenv("INFERCANARY_BURST", "True")
         assert bursts(Scripted(), executor=pool)
-    # The process was restarted in an old container.
+    # The process restarted in an old container.
     monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
     assert not bursts(OnDevice("cpu"))
 

@@ -74,7 +74,7 @@ def raised(function):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Run code with the stand-in in a separate process, and return its ``found``."""
+    """Run code with the stand-in in a separate process, and return the code's variable ``found``."""
     folder = build(tmp_path_factory.mktemp("cuda"))
     return lambda body, **names: run_forked(folder, PRELUDE + body, **names)
 
@@ -136,7 +136,7 @@ def test_a_control_takes_its_time_for_its_work(run, name, lines, left, seconds, 
 @pytest.mark.parametrize(("microseconds", "batch"), [(500, 1), (4, 32), (0.001, 1024)])
 def test_batches_of_launches_are_long_enough(run, microseconds, batch):
     found = repeats(run, "gpu_launch", f"empty {microseconds}")
-    # The host may take longer to launch than the device to compute.
+    # The host may take longer to launch than the device takes to compute.
     assert found["batch"] == batch if microseconds > 1 else found["batch"] <= batch
     assert found["seconds"] >= microseconds * 1e-6 * 0.99
 
@@ -165,7 +165,7 @@ found.update(pushed=pushed, context=context.value, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
-    # These are not called when a control opens.
+    # An opened control does not call these.
     - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState", "cuDriverGetVersion"}
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
@@ -187,7 +187,7 @@ found["after"] = alive()
     if function == "cuStreamSynchronize":
         assert found == {}, "the stream is synchronized only at the end"
         return
-    # Without the context, its stream cannot be released.
+    # Without the context, the driver cannot release its stream.
     kept = {"streams": 1} if function == "cuCtxPushCurrent_v2" else {}
     assert found["error"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
     assert found["alive"].items() <= kept.items()
@@ -290,7 +290,7 @@ def test_kernels_load_the_parameters_that_they_declare():
 
 
 def test_kernels_assemble_for_each_gpu_that_ptxas_knows(tmp_path):
-    """``ptxas`` comes with the CUDA toolkit and the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back to sm_52)."""
+    """``ptxas`` is part of the CUDA toolkit and of the wheels nvidia-cuda-nvcc (CUDA 13) and -cu12 (back to sm_52)."""
     if (ptxas := shutil.which("ptxas")) is None:
         pytest.skip("no ptxas here: it comes with the CUDA toolkit")
     source = tmp_path / "kernels.ptx"

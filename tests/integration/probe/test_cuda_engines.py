@@ -81,15 +81,15 @@ def library(tmp_path_factory):
 
 
 def session(folder, body, **names):
-    """Run code with the stand-ins of the engines and of CUDA in a separate process, and return its ``found``."""
+    """Run code with the stand-ins of the engines and of CUDA in a separate process, and return its variable
+    ``found``.
+    """
     environment = {"FAKE_NVML": str(folder / "script")}
     return run_forked(folder, PRELUDE + body, environment=environment, stand_ins=str(STAND_INS), **names)
 
 
 @pytest.fixture
 def run(library, tmp_path):
-    """Run a script with an engine: ``kind`` is its target, and ``path`` its file."""
-
     def begin(engine, body, declared="{}", folder=library, **names):
         path = tmp_path / "engine"
         path.write_bytes(written(engine, declared))
@@ -100,7 +100,7 @@ def run(library, tmp_path):
 
 
 def written(engine, declared):
-    """Return an engine's file for the stand-in: JSON whose declarations replace defaults, such as tensors x and y."""
+    """Write the stand-in's engine file: JSON whose declarations replace defaults, such as the tensors x and y."""
     if declared == "junk":
         return declared.encode()
     given = json.loads(declared)
@@ -125,7 +125,7 @@ each_engine = pytest.mark.parametrize("engine", TARGETS)
 
 
 def expected(shape, dtype="float32", seed=0):
-    """Return the output of a copy of the input, at the positions that are checked."""
+    """Return the output of a copy of the input, at the positions that the probe checks."""
     from infercanary.probe.targets.engines import outputs
     from infercanary.probe.targets.engines.tensors import Input, drawn, readable
 
@@ -136,7 +136,7 @@ DYNAMIC = (
     '{"x": {"shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]], [[16, 1024], [16, 1024], [32, 1024]]]},'
     ' "y": {"shape": [-1, 1024]}, "profiles": 2}'
 )
-# Engine | declarations of its file | options | shape, type and seed of the input | part of the environment.
+# Engine | declarations of its file | options | shape, type and seed of the input | part of the environment
 RUN_CASES = r"""
 tensorrt | {} | {"seed": 5} | [[2, 1024], "float32", 5] | {"tensorrt": "10.3.0.26", "tensorrt_engine": "engine",\
  "tensorrt_built_by": "10.3.0.26", "tensorrt_device": "cuda",\
@@ -237,7 +237,7 @@ def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts)
 
 @needs_cc
 def test_short_work_is_batched(run):
-    for _ in range(3):  # a busy machine may measure late, up to each time
+    for _ in range(3):  # a busy machine may measure late, at any time up to this one
         found = run("tensorrt", RUNS, lines=("h2d 5", "copy 20", "d2h 5"))
         if found["batched"]["compute"] < 36e-6:
             break
@@ -257,7 +257,8 @@ found["error"] = raised(target.open)
 found["missing"] = target.cuda_missing
 target.close()
 """
-# Engine | declarations of its file | options | lines for the stand-in of CUDA | message | reason why CUDA is missing.
+# Engine | declarations of its file | options | lines for the stand-in of CUDA | message | reason why CUDA is
+# missing
 REFUSALS = r"""
 tensorrt | {"version": [8, 6, 1, 6], "says": ["Error Code 1: Serialization (Version tag does not match)"]} | {} | |\
  ^engine: .* built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; | version_mismatch
@@ -318,7 +319,7 @@ found["alive"] = alive()
 @needs_cc
 @pytest.mark.parametrize("wheels", [False, True])
 def test_cuda_that_comes_as_wheels_is_loaded_first(run, tmp_path, wheels):
-    """Nothing is printed on standard output, which is for the report of ``--once``."""
+    """The command prints nothing on standard output, which is only for the report of ``--once``."""
     body = """
 import contextlib, io, onnxruntime
 sys.path.insert(0, site)
@@ -372,7 +373,7 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 @needs_cc
 def test_a_driver_runs_versions_by_nvidias_rules(library):
-    """Older versions always run. From CUDA 11 on, newer ones of the same major release run, too."""
+    """Older versions always run. From CUDA 11 on, newer versions of the same major release run as well."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
     found = session(library, UNFIT, pairs=pairs)
@@ -445,7 +446,7 @@ def test_memory_that_does_not_suffice_is_waited_out(run, function, place, engine
 
 @pytest.fixture(scope="module")
 def nvml(tmp_path_factory):
-    """Yield a function that sets the GPU's memory in use (NVML's second GPU) and returns the libraries' folder."""
+    """Yield a function that sets the used memory of the GPU (NVML's second one) and returns the libraries' folder."""
     folder = build_nvml(build(tmp_path_factory.mktemp("nvml")))
 
     def write(used, *lines):
@@ -505,7 +506,7 @@ canary.close(30)
 @needs_cc
 @each_engine
 def test_a_full_device_is_left_to_its_tenant(nvml, run, engine):
-    """Nothing uses the last 300 MiB, not even a context. When there is room, the canary is opened."""
+    """The canary uses none of the last 300 MiB, not even for a context. It opens as soon as there is room."""
     folder = nvml((80 << 30) - (300 << 20))
     found = run(engine, ROOM + FULL_DEVICE, folder=folder)
     why = "canaries.c.device: a CUDA context, with the controls, needs 912 MiB, 912 MiB with the others; 0 MiB are left"
@@ -553,7 +554,7 @@ def test_an_engines_execution_context_is_asked_for(nvml, run):
 @needs_cc
 @pytest.mark.parametrize(("places", "memory"), [(1, [3 << 30, 10 << 30]), (3, None)])
 def test_the_memory_of_a_part_of_a_gpu(nvml, places, memory):
-    """If there are several parts, NVML does not say which one CUDA uses."""
+    """If there are several MIG parts, NVML does not say which of them CUDA uses."""
     script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
         f"memory_{what} 1:{part} {size << 30}"

@@ -22,7 +22,7 @@ def libraries(tmp_path_factory):
 
 @pytest.fixture
 def gpu(libraries, tmp_path, monkeypatch):
-    """Stand-ins with two idle GPUs; a test may add lines to their script."""
+    """Build stand-ins with two idle GPUs; a test may add lines to their script."""
     script = tmp_path / "nvml.script"
     script.write_text("gpus * 1\nprocesses 0 0\n")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
@@ -31,7 +31,7 @@ def gpu(libraries, tmp_path, monkeypatch):
 
 
 def asked(*sections, seconds=None):
-    """Return name → result of the checks, with a shorter deadline if given."""
+    """Return the results of the checks by name, with a shorter deadline if one is given."""
     table = [each for each in checks() if each.section in sections]
     if seconds is not None:
         table = [each._replace(seconds=seconds) for each in table]
@@ -58,7 +58,7 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line():
 
 
 def test_it_works_where_nothing_but_the_probe_is_installed():
-    """The bare install: without torch, numpy, ONNX Runtime and the exporter."""
+    """A bare install lacks torch, numpy, ONNX Runtime and the exporter."""
     code = (
         "import sys\n"
         "for name in ('torch', 'numpy', 'onnxruntime', 'tensorrt', 'aiohttp', 'scipy'): sys.modules[name] = None\n"
@@ -81,7 +81,7 @@ own = pytest.mark.skipif(
 def test_a_healthy_gpu_is_ok_in_every_line(gpu):
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
-    # The stand-ins have no device files, kernel module, MIG devices or tenants.
+    # The stand-ins lack device files, a kernel module, MIG devices and other processes.
     assert wrong.keys() <= {"device files"}, wrong
     assert "all of 5 kernels" in found["times of kernels"].found
     assert "a pair of events without work takes" in found["events"].found

@@ -1,4 +1,4 @@
-"""`/proc` mounted with `hidepid=2`, which hides processes of other users from a probe."""
+"""`/proc` is mounted with `hidepid=2`, which hides the processes of other users from a probe."""
 
 import shutil
 
@@ -23,7 +23,7 @@ own.kill()
 def test_the_samplers_show_what_they_may_see():
     if not shutil.which("setpriv"):
         pytest.skip("needs setpriv")
-    # A process in group 0 sees all processes in spite of hidepid, so the probe gets another group.
+    # A process in group 0 sees all processes in spite of hidepid, so the probe runs in another group.
     shell = (
         "mount -t proc -o hidepid=2 proc /proc || exit; "
         "setpriv --reuid 65534 --clear-groups tail -f /dev/null & sleep 0.2; "

@@ -44,7 +44,6 @@ def server():
 
 @pytest.fixture
 def calls():
-    """Close the connections of a test."""
     with ExitStack() as stack:
         yield stack
 
@@ -63,7 +62,6 @@ def get(server, path="/report", at=""):
 
 
 def is_closed(client):
-    """Return True if the server closed the connection."""
     client.settimeout(0.02)
     try:
         return client.recv(1) == b""
@@ -86,7 +84,7 @@ def test_paths_and_methods(server):
 @pytest.mark.parametrize(
     "junk",
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS at a port without TLS
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS on a plain HTTP port
         b"\x00" * 100_000,
         GET[:-2] + b"X: y\r\n" * 1_000 + b"\r\n",
         GET[:-2] + b"X: " + b"y" * 200_000 + b"\r\n\r\n",
@@ -118,7 +116,7 @@ def test_callers_that_go_away_cost_nothing(server, capfd, monkeypatch):
 
 
 def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatch):
-    """40 callers from another address never finish a request, and half of them send a byte now and then."""
+    """40 callers from one other address never finish a request, and half of them send single bytes at intervals."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 2.0)
     idle, ended = [calls.enter_context(connect(server, "127.0.0.2")) for _ in range(40)], threading.Event()
 
@@ -138,7 +136,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatc
 
 
 def test_connections_are_bounded(server, calls):
-    """The limits are for one address and for all. A refused caller is disconnected at once."""
+    """One limit applies to each address, and one to all addresses. The server disconnects a refused caller at once."""
     clients = [calls.enter_context(connect(server)) for _ in range(6)]
     until(lambda: sum(map(is_closed, clients)) == 2)
     clients += [calls.enter_context(connect(server, f"127.0.0.{n}")) for n in (2, 2, 3, 3, 4)]
@@ -152,7 +150,7 @@ def test_connections_are_bounded(server, calls):
 
 
 def unread_bytes(server):
-    """Return the bytes that the kernel buffers for callers of this server."""
+    """Return the number of bytes that the kernel buffers for the server's callers."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     own = [row for row in rows if row[1].endswith(f":{port_of(server):04X}") and row[3] != "0A"]
     return sum(int(row[4].partition(":")[0], 16) for row in own)
@@ -175,7 +173,7 @@ def test_callers_that_do_not_read_are_let_go_and_their_answers_discarded(calls, 
 
 
 def test_a_burst_takes_a_tenth_of_a_cpu():
-    """Callers get at most a tenth of a CPU in the first second; the rest is for the host's threads."""
+    """In the first second, callers get at most a tenth of a CPU; the threads of the host process get the rest."""
 
     def answer(since):
         end = time.thread_time() + 0.005
@@ -219,7 +217,7 @@ def test_after_a_refusal_nobody_is_accepted_for_a_while(calls, monkeypatch):
 
 
 def test_a_caller_that_drips_is_charged(server, monkeypatch):
-    """Each byte wakes the server. An address without CPU time left also loses its open connections."""
+    """Each byte wakes the server. An address without CPU time left loses even its open connections."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 60.0)
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.005)
     with connect(server) as client, pytest.raises(ConnectionError):  # noqa: PT012 - whichever byte it is
@@ -230,7 +228,7 @@ def test_a_caller_that_drips_is_charged(server, monkeypatch):
 
 
 def test_a_caller_that_ends_its_side_gets_the_whole_answer():
-    """Like `nc -N`, the caller sends its request and the end of its stream together."""
+    """Like `nc -N`, the caller sends its request together with the end of its stream."""
     with serving(lambda since: b"x" * 3_000_000) as server, connect(server) as client:
         client.sendall(GET)
         client.shutdown(socket.SHUT_WR)
@@ -312,7 +310,7 @@ def test_headers_take_no_memory(process):
 
 
 def test_as_many_wait_as_come_again_in_a_storm(process, calls):
-    """1,000 callers connect at once while the server is stopped. No caller, and no exporter, must retry."""
+    """1,000 callers connect at once while the server is stopped. Nobody must retry, neither caller nor exporter."""
     if int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1024:
         pytest.skip("the kernel's limit of waiting connections is lower")
     started, url = process
@@ -326,13 +324,15 @@ def test_as_many_wait_as_come_again_in_a_storm(process, calls):
 
 
 def test_a_fork_keeps_nothing_of_the_port(server):
-    """gunicorn with `--preload` and multiprocessing fork: the child must keep neither the port nor a connection."""
+    """gunicorn with `--preload` and multiprocessing fork the process: the child must close the port and all
+    connections.
+    """
     waiting = connect(server)
     until(lambda: server._open)
     inodes = {os.fstat(sock.fileno()).st_ino for sock in (server._sock, server._open[0].sock)}
     parent, child = os.pipe()
     pid = os.fork()
-    if pid == 0:  # no assertion in the child, which must end here in any case
+    if pid == 0:  # no assertion in the child, because the child must end here in any case
         try:
             os.read(parent, 1)
         finally:

@@ -1,4 +1,4 @@
-"""The probe in a server's process: it never raises into the host, and ends on request."""
+"""The probe in a server's process: it never raises an error into the host, and ends on request."""
 
 import logging
 import socket
@@ -37,7 +37,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
         assert 5 <= len(run.latencies) <= 50
         assert abs(run.started_at - time.time()) < 60
         assert min(*run.latencies, run.phases["compute"]) >= 0.001
-    # The histogram has the repeats of all runs, and the gauges have the last run.
+    # The histogram counts the repeats of all runs, but the gauges describe only the last run.
     repeats = sum(len(run.latencies) for run in runs)
     assert seen.value("infercanary_phase_seconds", "a", "compute") == repeats
     assert seen.value("infercanary_run_median_seconds", "a") == statistics.median(runs[-1].latencies)
@@ -57,18 +57,18 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     assert target.calls[-1][0] == "close"
     assert target.count("open") == target.count("close") == 1
     assert "closing failed: ValueError: close broken" in caplog.text
-    # Only the constructor was called in the host's thread.
+    # The thread of the host called only the constructor.
     assert threading.get_ident() not in {ident for name, ident in target.calls if name != "init"}
     with pytest.raises(OSError, match="refused"):
         fetch(probe.address)
-    probe.stop()  # a second call is not an error
+    probe.stop()  # a second call is no error
 
 
 def test_as_a_context_manager():
     settings: dict[str, Any] = {"interval_seconds": 0.5, "duty_cap": 0.5}
     with Probe({"a": Scripted()}, listen="127.0.0.1:0", **settings) as probe:
         until(lambda: probe.address and fetch(probe.address).runs("a", "ok"))
-        # Between runs the thread ends. A thread that used OpenMP keeps its pool, which slows the server.
+        # The thread ends after each run. A thread that used OpenMP keeps its pool, which slows the server.
         until(
             lambda: all(thread.name != "infercanary-a" for thread in threading.enumerate()),
             "the canary's thread still runs",
@@ -82,7 +82,7 @@ def test_in_the_servers_own_pool_repeats_take_turns_with_requests(started):
     serving = pool.submit(threading.get_ident).result()
     probe = started({"a": target}, executor=pool, timeout_seconds=0.5)
     ran(probe.address, 2)
-    # A request waits for at most one repeat, not for a run.
+    # A request waits for at most one repeat, never for a whole run.
     assert pool.submit(lambda: "answer").result(30) == "answer"
     assert {ident for name, ident in target.calls if name in ("run", "values")} == {serving}
     assert serving not in {ident for name, ident in target.calls if name in ("open", "close")}
@@ -112,7 +112,7 @@ class BrokenClock(HostClock):
         return Timing(float("nan"), {}), None
 
 
-# Behaviour of one method, outcome of the runs (-: the canary never opens), and reason.
+# Behaviour of one method, outcome of the runs (-: the canary never opens), and reason
 MISBEHAVIOUR = """
 open raise - ValueError: open broken on purpose
 open exit - SystemExit: 7
@@ -145,7 +145,7 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
         detail = next(run.detail for run in seen.report.runs if (run.canary, run.outcome) == ("bad", outcome))
         assert reason in detail
         assert "\n" not in detail
-        # A failing canary has no current latency, because its last good one would look healthy.
+        # A failing canary reports no latency: the latency of its last good run would look healthy.
         assert outcome == "not_finite" or seen.value("infercanary_run_median_seconds", "bad") is None
     in_state(probe.address, "bad", "failing")
 
@@ -156,7 +156,8 @@ def test_a_canary_that_misbehaves_costs_only_itself(started, caplog, row):
     [message] = [error for error in errors if reason in error and "bad" in error]
     assert "\n" not in message
     if opens or deed == "hang":
-        # After the repair the canary recovers by itself. A load past its deadline is taken when it ends.
+        # After the repair, the canary recovers without help. A load that passed its deadline counts when it
+        # ends.
         bad.clock, bad.script = good.clock, {}
         bad.go_on.set()
         in_state(probe.address, "bad", "warming", "steady")
@@ -218,7 +219,7 @@ def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started):
 
 
 def test_ever_new_phases_are_refused(started):
-    """Each name is a time series, so their number must be limited."""
+    """Each name adds a time series, so the number of names has a limit."""
 
     class Inventive(Scripted):
         def run(self, phase):
@@ -227,13 +228,13 @@ def test_ever_new_phases_are_refused(started):
 
     probe = started({"a": Inventive()}, samplers={})
     in_state(probe.address, "a", "failing")
-    shown(probe.address, "infercanary_process_granted_cpus")  # beside a canary that fails, it still samples
+    shown(probe.address, "infercanary_process_granted_cpus")  # the sampler works without the canary
     family = fetch(probe.address).families.get("infercanary_phase_seconds")
     assert family is None or len(family.points) <= 16
 
 
 def test_the_loop_dies_alone(started, caplog, monkeypatch):
-    """A fault of the probe is logged with its traceback, and the host is not affected."""
+    """The probe logs its own fault with the traceback, and the host continues."""
     from infercanary.probe import canary
 
     monkeypatch.setattr(canary.Canary, "_account", None)
@@ -245,7 +246,7 @@ def test_the_loop_dies_alone(started, caplog, monkeypatch):
 def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp_path):
     path = tmp_path / "probe.sock"
     with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(str(path))  # a killed container leaves its socket file
+        stale.bind(str(path))  # a killed container leaves its socket file behind
     probe = started({"a": Scripted()}, listen=f"unix://{path}")
     assert path.stat().st_mode & 0o777 == 0o666
     with socket.socket(socket.AF_UNIX) as client:
@@ -263,7 +264,7 @@ def test_a_unix_socket_is_taken_where_nobody_listens_and_no_file_is(started, tmp
     assert path.read_text() == "not a socket"
 
 
-# A host that never calls stop(), with a working canary and a hanging one.
+# A host that never calls stop(), with one working canary and one that hangs.
 HOST = """
 import sys, threading, time
 from infercanary.probe import Probe
@@ -276,7 +277,7 @@ time.sleep(0.5)
 print("host ends", all(t.daemon for t in threading.enumerate() if t is not threading.main_thread()))
 sys.exit(5)
 """
-# Like a worker of gunicorn with `--preload`: the parent's probe does nothing in the child, not even at exit.
+# Like a worker of gunicorn with `--preload`: in the child, the parent's probe does nothing, not even at exit.
 FORKED = """
 import os, sys, time, urllib.request
 from infercanary.probe import Probe
@@ -342,7 +343,7 @@ def test_a_report_is_whole_under_concurrent_readers(started):
         while True:
             try:
                 seen = fetch(probe.address)
-            # refused: readers ask as fast as possible, and share the allowance of one address
+            # refused: the readers ask as fast as possible, and share the limit of one address
             except OSError:
                 time.sleep(0.01)
                 continue
@@ -359,10 +360,10 @@ def test_a_report_is_whole_under_concurrent_readers(started):
 
 
 def test_a_costly_canary_stretches_the_interval_so_that_duty_stays_under_the_cap(started):
-    """Five repeats take at least 0.1 s, so a cap of 20 % allows one run in 0.5 s."""
+    """Five repeats take at least 0.1 s, so a duty cap of 20 % allows one run every 0.5 s."""
     seen = ran(started({"a": Scripted(seconds=0.02)}, interval_seconds=0.1, duty_cap=0.2).address, 6)
     elapsed = seen.report.runs[-1].started_at - seen.report.runs[0].started_at
-    # On a busy machine a run may take longer than expected, which later pauses compensate.
+    # On a busy machine, a run may take longer than expected; later pauses compensate for this.
     assert 0 < (seen.value("infercanary_busy_seconds_total") or 0) / elapsed <= 0.2 * 1.5
     assert (seen.value("infercanary_interval_seconds") or 0) >= 0.5
     assert seen.value("infercanary_duty_cap_ratio") == 0.2

@@ -1,4 +1,4 @@
-"""`infercanary doctor --limits` in a process of its own, with real engines."""
+"""`infercanary doctor --limits` in a separate process, with real engines."""
 
 import json
 import os

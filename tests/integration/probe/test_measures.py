@@ -23,7 +23,9 @@ torch = pytest.importorskip("torch")
 
 
 def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path):
-    """Three starts: plain, one that keeps 100 MB more, and one that uses and frees as much in each inference."""
+    """Three starts: a plain one, one that keeps 100 MB more, and one that allocates and frees 100 MB in each
+    inference.
+    """
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
     variants = {
         "plain": {},
@@ -52,7 +54,7 @@ def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_pa
 
 
 def test_in_a_servers_process_its_peak_stays_its_own(started):
-    """The peak must not be reset, because some servers restart a worker by ``ru_maxrss``."""
+    """The probe must not reset the peak, because some servers restart a worker by ``ru_maxrss``."""
     taken = bytearray(b"x") * (200 << 20)
     del taken
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -70,7 +72,7 @@ def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}
     memory = [each[HOST_MEMORY] for each in later]
-    # Threads of other tests may start or end in this process meanwhile. The controls use 36 MiB.
+    # Meanwhile, threads of other tests may start or end in this process. The controls use 36 MiB.
     assert max(memory) - min(memory) < 24 << 20
 
 

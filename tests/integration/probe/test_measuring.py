@@ -1,4 +1,4 @@
-"""Reports of runs: on time or late, with controls, with the same output, and in a busy pool."""
+"""Reports of runs: on time or late, with controls, with equal output, and in a busy pool."""
 
 import signal
 import statistics
@@ -53,7 +53,7 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
 
     phases, [whole] = reported("infercanary_phase_seconds"), reported("infercanary_latency_seconds").values()
     assert begun[0] >= 17, "warm-up"
-    for name in waits:  # compare the same repeats: those after warm-up, of which later runs have added some
+    for name in waits:  # Compare the same repeats: those after the warm-up; later runs have added a few.
         own = independent[name][begun[0] : begun[0] + sum(phases[name].counts)]
         assert len(own) == sum(phases[name].counts)
         assert phases[name].sum == pytest.approx(sum(own), rel=0.01)
@@ -130,7 +130,8 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
     probe.stop()
     waited, late = [], []
     for run in ok(seen):
-        # The time from the last sample of the first sampler to the run. Five samplers in sequence would take longer.
+        # Time from the first sampler's last sample to the run. Five samplers, one after another, would take
+        # longer.
         waited.append(run.started_at - max(at for at in samplers[0].asked if at <= run.started_at))
         late.append(run.started_at - run.scheduled_at)
         assert ("stalled" in run.tags) == (late[-1] > 0.25)
@@ -139,8 +140,6 @@ def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started
 
 
 class Shared(OnDevice):
-    """A target on a GPU that others also use."""
-
     busy = False
 
     def is_busy(self):
@@ -148,7 +147,7 @@ class Shared(OnDevice):
 
 
 def test_a_busy_device_is_given_way_to_but_not_for_ever(started, monkeypatch):
-    """Under permanent load the canary runs now and then. No controls are measured on a busy or failing device."""
+    """Under permanent load, the canary still runs at times. On a busy or failing device, no controls are measured."""
     asked, measure = [], Controls.measure
 
     def record(self, device):
@@ -184,7 +183,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
         def sample(self):
             if not self.cpus:
-                time.sleep(0.5)  # the quota throttled the process
+                time.sleep(0.5)  # the CPU quota throttled the process
                 self.cpus = 4
             return [CPUSET.family(self.cpus)]
 
@@ -197,7 +196,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
 
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
-    """The process is stopped by SIGSTOP for 1.5 s. After a kill the journal has the run with its tag."""
+    """SIGSTOP stops the process for 1.5 s. After a kill, the journal still has the run with its tag."""
     journal = tmp_path / "journal"
     with ProbeProcess(tmp_path, f"{{a: {scripted()}}}", f"journal: {journal}\ncontrols: false") as probe:
         seen = probe.ran("a", 3)

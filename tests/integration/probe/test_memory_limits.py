@@ -26,7 +26,6 @@ def group():
 
 @pytest.fixture
 def model(tmp_path):
-    """Write an ONNX model: a ReLU of a tensor of any four dimensions."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from tests.onnx_models import save
@@ -70,7 +69,7 @@ class Limited(ProbeProcess):
 
 
 def why(seen, canary):
-    """Return the reason for the state out_of_memory, which must be reported once."""
+    """Return the reason for the state out_of_memory, after a check that the log contains it once."""
     assert seen.state(canary) == "out_of_memory"
     assert seen.value("infercanary_run_failures_total", canary, "out_of_memory") == 1
     [labels] = (point.labels for point in seen.families["infercanary_canary_failure_info"].points)
@@ -94,9 +93,10 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group, model, tmp_path):
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_slow_growth_is_ended_before_the_kernel_must_kill(group, tmp_path, inside):
-    """The process restarts with the same pid and without this canary, and reports the reason. It does not retry soon.
+    """The process restarts with the same pid, leaves this canary out, reports the reason, and does not retry
+    soon.
 
-    A server's process is not restarted: its probe interrupts the opening.
+    A server's process does not restart: its probe interrupts the opening.
     """
     growing = "target: growing:Growing, options: {mib"
     with Limited(
@@ -108,7 +108,7 @@ def test_slow_growth_is_ended_before_the_kernel_must_kill(group, tmp_path, insid
         assert "opening it was ended" in why(last, "grows")
         time.sleep(1)
         probe.goes_on("small", since=last)
-    [logged] = probe.lines("cannot be opened")  # one line: no second attempt
+    [logged] = probe.lines("cannot be opened")  # one line, because there is no second attempt
     found = re.search(
         r"canary grows: cannot be opened: canaries\.grows: opening it was ended after it took (\d+) MiB, because "
         r"only the reserve of 64 MiB of the container's limit of 300 MiB was left; ", logged,
@@ -117,7 +117,9 @@ def test_slow_growth_is_ended_before_the_kernel_must_kill(group, tmp_path, insid
 
 
 def test_after_a_memory_kill_the_entrypoint_logs_it_and_waits_long(group, tmp_path):
-    """The canary allocates at once, in C code that holds the interpreter's lock, so no thread can check the memory."""
+    """The canary allocates all memory in C code that holds the interpreter's lock, so no thread can check the
+    memory.
+    """
     (tmp_path / "probe.yaml").write_text(
         "listen: 127.0.0.1:0\ncanaries: {leaps: {target: growing:Leaping, options: {mib: 900}}}\n"
     )
@@ -140,7 +142,7 @@ def test_after_a_memory_kill_the_entrypoint_logs_it_and_waits_long(group, tmp_pa
     assert "the probe was killed, probably by the kernel because memory ran out" in log.read_text()
 
 
-# A server in the same control group, which allocates 165 MiB at a signal.
+# A server in the same control group; a signal makes it allocate 165 MiB.
 TENANT = """
 import signal, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -157,7 +159,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_server_gets_memory_that_it_takes_later(group, tmp_path, inside):
-    """The largest canary is closed to free memory, and the smaller one continues."""
+    """The probe closes the largest canary to free memory, and the smaller canary continues."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"
     command = group.joining(sys.executable, "-c", TENANT)

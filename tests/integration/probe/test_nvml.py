@@ -2,7 +2,8 @@
 
 The golden files have the metrics of two scripted machines. After an intended change:
 
-UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff tests/golden
+UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff
+tests/golden
 """
 
 import json
@@ -45,7 +46,7 @@ def usual(tmp_path_factory):
 
 @contextmanager
 def session(folder, script):
-    """Yield a function that takes one sample in a separate process, with these lines as the library's script."""
+    """Yield a function that takes one sample in a separate process; these lines are the script of the library."""
     process, pipe = begin(serve, folder, script, FAKE_NVML=str(script))
 
     def ask(lines="", **more):
@@ -56,7 +57,7 @@ def session(folder, script):
     try:
         yield ask
     finally:
-        process.kill()  # a call that hangs in C would delay the end of the interpreter
+        process.kill()  # a call that hangs in C would delay the interpreter's end
         process.join()
 
 
@@ -84,10 +85,10 @@ def test_golden(ask, tmp_path, machine):
     assert text == golden.read_text()
 
 
-# A line `> script` takes a sample. `(2 times)` takes a second sample, which logs nothing new; `(1 minutes)` first
-# advances the clock. The next lines are expectations: NVML's state and the sampler's success; `said` with a pattern of
-# the only message (without `said`, nothing is logged); a metric with a value for each label, only its labels, or none
-# if it is missing; or another part of the session's answer.
+# A line `> script` takes a sample. `(2 times)` takes a second sample, which logs nothing new; `(1 minutes)`
+# first advances the clock. The next lines are expectations: NVML's state and the sampler's success; `said`
+# with a pattern of the only message (without `said`, the sampler logs nothing); a metric with a value for
+# each label, with its labels only, or `none` if it is missing; or another part of the session's answer.
 SCENARIOS = r"""
 what hardly changes is read once a minute, and each GPU is listened to once
 >
@@ -337,7 +338,7 @@ def scenarios():
 
 
 def check(found, *expected):
-    """Compare a sample with lines of a scenario."""
+    """Compare a sample with the expectations of a scenario."""
     for line in expected:
         name, *words = line.split()
         shown = {"families": found["families"].keys(), **found}.get(
@@ -384,7 +385,7 @@ def test_a_scenario(ask, lines):
      ("580.82.07", "269 270 271"), ("no-number", "75 270 271")],
 )  # fmt: skip
 def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
-    """The driver's other fields (power smoothing, or none) must not be taken for these times."""
+    """The same field numbers mean something else in other drivers (power smoothing, or nothing), which is no time."""
     values = [f"field.{field} 0 {seconds}000000000" for seconds, field in enumerate(fields.split(), 1)]
     others = {"75", "251", "252", "253", "269", "270", "271"} - {*fields.split()}
     refused = [f"field.{other}.error 0 NOT_SUPPORTED" for other in others]
@@ -392,7 +393,7 @@ def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
     check(found, "gpu_clock_event_seconds_total 0/sw_thermal=1 0/hw_thermal=2 0/hw_power_brake=3")
 
 
-# The driver's counters in ns and in bytes, and the shown values in seconds and in bytes.
+# The driver counts in ns and in bytes; the metrics are in seconds and in bytes.
 LEAPS = """
 5000000000 100e9 5.0 100e9
 5100000000 101e9 5.1 101e9
@@ -427,7 +428,7 @@ def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask)
 
 
 def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask):
-    """The last values are after a reload of the driver."""
+    """The driver is reloaded before the last values."""
     values = "replays {0}; ecc_corrected {0}; ecc_uncorrected {0}; remapped_corrected {0}; remapped_uncorrected {0}"
     both = "0/corrected={0} 0/uncorrected={0}"
     for value, shown in ((3, 3), (4, 4), (0, 4), (4, 4), (2_000_000_000, 4), (5, 5), (0, 5), (1, 6), (2, 7)):
@@ -461,11 +462,12 @@ def test_the_names_of_the_visible_gpus(ask):
         assert ask(fault, visible=True)["visible"] == []
 
 
-# In a probe ---------------------------------------------------------------------------------------------------
+# # In a probe
+# ---------------------------------------------------------------------------------------------------
 
 
 def scripted_probe(folder, canaries, *libraries):
-    """Return a probe with these libraries. NVML's script is ``folder / "script"``."""
+    """Return a probe with these libraries. The script of NVML is ``folder / "script"``."""
     folder.mkdir(exist_ok=True)
     (script := folder / "script").touch()
     environment = {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "FAKE_NVML": str(script)}
@@ -473,7 +475,7 @@ def scripted_probe(folder, canaries, *libraries):
 
 
 def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usual, tmp_path):
-    """An image without CUDA is not a wrong setting. If the probe ended, its report could not be read."""
+    """An image without CUDA is no mistake in the settings. If the probe ended, nobody could read its report."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch is built with CUDA")
@@ -489,10 +491,10 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usua
     assert "NVML sees Fake-0, Fake-1, but torch" in why
 
 
-@pytest.mark.campaign  # its runs take seconds
+@pytest.mark.campaign  # each of its runs takes seconds
 @pytest.mark.takes(90)
 def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
-    """400 W for 0.6 s, by a counter that changes every 100 ms. The other GPU uses more."""
+    """400 W for 0.6 s, by a counter that changes every 100 ms. The other GPU uses more power."""
     (tmp_path / "script").write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
     canaries = ", ".join(
         f"{name}: {scripted('OnDevice', device='cuda:0', seconds=seconds)}"
@@ -520,7 +522,7 @@ CONTAINERS = {"first": ("cuda:0", 0), "second": ("cuda:0", 0), "idle": ("cpu", 0
 
 
 def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
-    """Two containers share a GPU. One sees this GPU but computes on the CPU, and one has another GPU as GPU 0."""
+    """Two containers share a GPU: one computes on the CPU, and one numbers another GPU as GPU 0."""
     cuda = build(tmp_path)
     with ExitStack() as stack:
         probes = []
@@ -536,7 +538,7 @@ def test_containers_on_one_gpu_by_its_uuid(usual, tmp_path):
         (exporter.folder / "exporter.yaml").write_text(json.dumps(settings))
         stack.callback(exporter.kill)
         exporter.start()
-        # Container, UUID and number of other containers.
+        # Container, UUID and number of other containers
         wanted = {("first", "GPU-0", "1.0"), ("second", "GPU-0", "1.0"), ("far", "GPU-9", "0.0")}
         until(
             lambda: {*re.findall(SHARED, exporter.get("/metrics").decode(), re.MULTILINE)} == wanted,

@@ -26,7 +26,7 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
     assert journal.read_text() == before
 
 
-# Behaviour of each canary, its state, and a text of its block.
+# Behaviour of each canary, its state, and a text in its block
 CANARIES = {
     "good": ({}, "steady", r"latency      median [1-9][\d.]* m?s"),  # the canary sleeps for at least 1 ms
     "raises": ({"values": "raise"}, "failing", "raised       ValueError: values broken on purpose"),
@@ -65,11 +65,11 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path):
     ],
 )
 def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, method, text, seconds):
-    """A report would look as if every canary had run."""
+    """A report would suggest that every canary had run."""
     command = [*PROBE, "--once"]
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
         until(lambda: text in probe.output(), "the output does not show the step")
         time.sleep(seconds)
-        # The deadline of a run that hangs is 30 s, but `docker stop` kills after 10 s.
+        # A run that hangs has a deadline of 30 s, but `docker stop` kills after 10 s.
         assert probe.end(number, seconds=9) == 128 + number
     assert "InferCanary: one run" not in probe.output()

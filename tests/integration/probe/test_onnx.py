@@ -1,4 +1,6 @@
-"""ONNX Runtime in the probe's process, compared with torch; also the statements of docs/targets/onnx.md."""
+"""ONNX Runtime in the probe's process, compared with torch; the tests also check the statements of
+docs/targets/onnx.md.
+"""
 
 import re
 import subprocess
@@ -25,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "resnet18"
 PAGE = ROOT / "docs" / "targets" / "onnx.md"
 
-# The torch target draws other numbers, so this one uses the numbers of the ONNX target.
+# The torch target generates other inputs, so the test copies the inputs of the ONNX target.
 SAME_INPUT = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLE)!r})
@@ -55,7 +57,7 @@ def test_torch_and_onnx_side_by_side_agree_and_by_leave_one_that_asks_for_cuda_r
         f"in_onnx: {{target: onnx, options: {{model: {model}, intra_op_threads: 1, "
         "inputs: [{shape: [1, 3, 224, 224]}], providers: [cuda], cpu_fallback: true}}}"
     )
-    # On a busy machine, engine threads that wait for each other use CPU time.
+    # On a busy machine, the engine's threads use CPU time while they wait for each other.
     with ProbeProcess(tmp_path, canaries, modules=tmp_path, environment={"OMP_NUM_THREADS": "1"}) as probe:
         seen = probe.until(lambda s: len(s.report.outputs) == 2, "a canary did not become steady")
         assert probe.end() == 0

@@ -6,7 +6,9 @@ from probe_process import ProbeProcess, scripted
 
 
 def test_canaries_that_hang_raise_or_exit_cost_neither_the_others_nor_the_end(tmp_path):
-    """Only wrong settings end the process. Faults that may repair themselves (a server that is not up yet) do not."""
+    """Only wrong settings end the process. The process survives a fault that may pass, such as a server that is
+    still down.
+    """
     canaries = {
         "loads": scripted(open="hang"),
         "hangs": scripted(run="hang"),

@@ -1,4 +1,4 @@
-"""Profiles of real engines, whose parts add up to the whole; also the command."""
+"""Profiles of real engines, whose parts add up to the whole; also the command `infercanary profile`."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def resnet18():
 
 
 def check(profile):
-    """Check that the parts of a repeat add up to its wall time, and that most of it is in operators."""
+    """Check that the parts of a repeat add up to its wall time, and that operators take most of it."""
     assert is_sound(profile)
     assert profile.state == "ok"
     assert profile.repeats == 5
@@ -82,7 +82,7 @@ def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was
 
 @pytest.mark.parametrize("profiles", [150, pytest.param(1000, marks=pytest.mark.campaign)])
 def test_no_memory_stays_with_each_profile(profiles):
-    """Profilers often leak memory. The test would notice 20 KiB for each profile; a canary has 24 profiles a day."""
+    """Profilers often leak memory. A leak of 20 KiB for each profile fails the test; a canary has 24 profiles a day."""
     target = TorchTarget(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), [{"shape": [1, 64]}])
     target.open()
     taken = []

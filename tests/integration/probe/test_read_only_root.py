@@ -1,4 +1,4 @@
-"""A read-only root without a temporary folder and a home folder, which probe and exporter do not need."""
+"""Probe and exporter on a read-only root, without a temporary folder and without a home folder."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from ports import free_port
 from watching import MODULES, fetch, until
 
-# Make each mount read-only, only for this process and its children.
+# Make each mount read-only, but only for this process and its children.
 NAMESPACE = """
 mount --make-rprivate / || exit 77
 while read -r _ place kind _; do
@@ -57,11 +57,10 @@ def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
     ):  # fmt: skip
 
         def is_up():
-            """Return True if the exporter has read the probe's report with runs."""
             if process.poll() == 77:
                 pytest.skip(f"separate mounts are not permitted here: {log.read_text()}")
             assert process.poll() is None, log.read_text()
-            with suppress(OSError):  # not up yet
+            with suppress(OSError):  # the server is not up yet
                 page = urllib.request.urlopen(f"http://127.0.0.1:{exporter}/metrics", timeout=5).read()
                 is_polled = re.search(rb"^infercanary_up\{.*\} 1", page, re.MULTILINE)
                 return fetch(f"http://127.0.0.1:{probe}").runs("some", "ok") >= 2 and is_polled

@@ -82,7 +82,6 @@ _TINY_LLAMA = Path(__file__).parents[3] / "benchmarks/gpu_claims/tiny_llama.py"
 
 @contextmanager
 def mlserver_in(folder, port):
-    """Run MLServer with the models of a folder."""
     ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
     more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
     more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
@@ -106,7 +105,7 @@ def mlserver(tmp_path_factory):
 def triton(tmp_path_factory):
     """Run the server from PyTriton's wheel with its Python backend.
 
-    The backend was built before numpy 2, with which every output is empty (the canary reports this).
+    The backend needs a numpy before version 2: otherwise every output is empty, which the canary reports.
     """
     if sys.version_info >= (3, 13):
         pytest.skip("Triton's Python backend needs a numpy that does not exist for this Python")
@@ -125,7 +124,7 @@ def triton(tmp_path_factory):
     (folder / "models/dense/1").mkdir(parents=True)
     (folder / "models/dense/config.pbtxt").write_text(_TRITON_CONFIG)
     (folder / "models/dense/1/model.py").write_text(_TRITON.format(folders=[str(folder), str(packages)]))
-    # the shell command of the stub has an unquoted path, so a link gives a path without spaces
+    # The stub's shell command contains a path without quotes, so a link gives it a path without spaces.
     (folder / "backends").symlink_to(home / "backends")
     port = free_port()
     command = [
@@ -179,7 +178,7 @@ def test_the_phases_are_the_whole(server, mlserver, transformers):
 
 
 def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(server, mlserver, triton):
-    """MLServer with JSON, and Triton with JSON and binary tensors: three independent ways give the same numbers."""
+    """MLServer with JSON, and Triton with JSON and with binary tensors: three independent ways to the same numbers."""
     urls = (mlserver, None), (triton, False), (triton, None)
     targets = [opened(kserve_target(url, "dense", binary=binary)) for url, binary in urls]
     environments = [target.environment() for target in targets]
@@ -209,7 +208,8 @@ def test_an_unknown_model_and_a_server_without_binary_data(server, mlserver, tri
         measured(target)
 
 
-# Statements of the pages -------------------------------------------------------------------------------------------
+# # Statements of the pages
+# -------------------------------------------------------------------------------------------
 
 PAGES = Path(__file__).parents[3] / "docs/targets"
 
@@ -227,14 +227,14 @@ def unpack(page, folder, port, replaced):
 
 
 def once(folder, phases):
-    """Run ``infercanary probe --once`` and return its output, after a check of phases and faults."""
+    """Run ``infercanary probe --once``, check phases and faults, and return the output."""
     canaries = (folder / "probe.yaml").read_text().partition("canaries:")[2]
     code, out, said = run_probe(folder, canaries, "--once", modules=folder)
     assert code == 0, out + said
     assert "output_changed" not in out
     [parts] = re.findall(r"^  phases +((?:.+\n)+?)  \w", out, re.MULTILINE)
     shown = re.findall(r"([a-z][a-z ]*) [\d.]+ [µm]?s", " ".join(parts.split()))
-    # If the answer arrives in one packet, there is no phase to receive it.
+    # If the answer arrives in one packet, the receive phase is missing.
     assert shown in (phases, [name for name in phases if name != "receive"]), out
     return out
 
@@ -254,7 +254,7 @@ def test_the_page_of_http(tmp_path):
     with serving([sys.executable, "server.py"], f"http://127.0.0.1:{port}/", tmp_path):
         once(tmp_path, ["send", "wait", "receive"])
         result = infercanary.time(make("http", canary["options"]), runs=2)
-    # When the server sent header and body in two packets, two sums took 43.7 ms, because the client's ACK is delayed.
+    # With header and body in two packets, two sums took 43.7 ms, because the client's ACK is delayed.
     assert min(min(run.latencies) for run in result.runs) < 0.03, result
 
 

@@ -1,4 +1,4 @@
-"""Faults of a server, for each target: every fault has a separate reason, and none blocks the probe."""
+"""Faults of a server, for each target: every fault has its own reason, and no fault blocks the probe."""
 
 import signal
 import subprocess
@@ -29,7 +29,6 @@ def made(kind, server, **options):
 
 
 def once(target):
-    """Run once like the probe, with one repeat."""
     target.prepare()
     found = values_of(target)
     target.readings()
@@ -81,9 +80,10 @@ def test_each_fault_has_its_reason_and_an_end(server, kind, fault, reason, words
     assert once(target) == good, "a broken connection must not be reused"
 
 
-# Odd and hostile answers, byte by byte: name, result, and the answer in the form of faulty.py. A valid answer by RFC
-# 9112 is read, and its connection is reused (`kept`) or not (`anew`; `closes`: the server closes it; `on reuse`: the
-# server closes it at the next request). Otherwise the answer is refused for a reason, with these words.
+# Odd and hostile answers, byte by byte: name, result, and the answer in the form of faulty.py. The target
+# reads a valid answer by RFC 9112, and reuses its connection (`kept`) or not (`anew`; `closes`: the server
+# closes it; `on reuse`: the server closes it at the next request). It refuses any other answer for a reason,
+# with these words.
 ANSWERS = r"""
 good | kept | $ok~$json~$length~~$body
 early hints | kept | HTTP/1.1 103 Early Hints~Link: </a.css>; rel=preload~~...$ok~$json~$length~~$body
@@ -143,7 +143,7 @@ def test_an_answer_is_read_or_refused_in_bounds(server, case):
     name, outcome, answer = case.split(" | ")
     reason, _, words = outcome.partition(" ")
     is_read = reason in ("kept", "anew", "closes", "on")
-    # The size limit must end endless answers, and the deadline slow ones.
+    # The size limit must end endless answers, and the deadline must end slow ones.
     seconds = 0.5 if reason == "timed_out" else 20
     target = opened(
         http_target(
@@ -250,7 +250,6 @@ def failures(seen):
 
 
 def watch(probe, condition):
-    """Wait for a report that meets the condition."""
     return until(lambda: condition(s := fetch(probe.address)) and s)
 
 
@@ -280,14 +279,14 @@ def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(start
             assert seen.value("infercanary_run_median_seconds", "c") is None
             assert seen.value("infercanary_server_seconds", "c", "queue") is None
         server.fault = ""
-        # A further run may also have met the fault, but there must be no other reason.
+        # Another run may have met the fault as well, but no other reason is permitted.
         before = failures(in_state(probe.address, "c", "steady"))
     watch(probe, lambda s: s.value("infercanary_server_seconds", "c", "queue"))
     assert set(before) <= {*COUNTED.values()}
 
 
 class Gateway(Faulty):
-    """Refuses inferences after ``allowed`` ones; every third inference has the fault ``broken``."""
+    """Refuses all inferences after the first ``allowed`` ones; every third inference has the fault ``broken``."""
 
     allowed = 10**6
     asked = 0
@@ -335,7 +334,7 @@ def test_a_run_is_as_good_as_each_of_its_answers(kind, fault):
 
 
 def test_a_server_that_is_there_late_or_killed_is_found_when_it_is_back(started, monkeypatch):
-    """Waiting for a server costs nothing, so the next attempt must be earlier than after a failed load of a model."""
+    """Waiting for a server costs nothing, so the next attempt comes earlier than after a failed load of a model."""
     monkeypatch.setattr("infercanary.probe.canary._REOPEN_SECONDS", (0.2, 3600.0))
     port = free_port()
     probe = started(

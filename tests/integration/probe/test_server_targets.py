@@ -1,4 +1,4 @@
-"""Targets for servers: sent bytes, connections, and secrets that must never be shown."""
+"""Targets of servers: sent bytes, connections, and secrets that must never appear in any text."""
 
 import json
 import re
@@ -32,7 +32,6 @@ def openai(server, **options):
 
 
 def asked(server):
-    """Return the documents of all inferences."""
     return [json.loads(body) for line, _, body in server.requests if line.startswith("POST")]
 
 
@@ -202,7 +201,7 @@ def test_identity_from_a_list_of_models(server):
     target = openai(server)
     assert target.identity() == "", "the model is not in the list"
     listed = {"id": "m", "root": "/models/m-7b", "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
-    for created in (1, 2):  # most servers send the time of the request
+    for created in (1, 2):  # most servers report the time of the request
         server.models = [{"id": "other"}, {**listed, "created": created}]
         assert target.identity() == "server: m, root /models/m-7b, n_params 7, size 9"
     server.models = [{"id": "m", "root": "m", "meta": None}]
@@ -225,7 +224,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server, kind):
     assert target.readings() == []
 
 
-# Inputs in the settings, inputs declared by the server (`X` is INPUT), and the message.
+# Inputs in the settings, inputs declared by the server (`X` is INPUT), and the message
 NO_INPUTS = r"""
 null | [] | inputs: the server does not report the inputs of `double`
 null | [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}] | inputs[0].shape: the server reports [-1, 4] of `x`
@@ -256,7 +255,7 @@ def test_inputs_that_the_user_gives(server):
     target = kserve(server, inputs=[given], binary=False)
     assert values_of(target) == [3.0, 4.0, 6.0, 8.0]
     assert asked(server)[-1]["inputs"][0]["parameters"] == {"content_type": "np"}
-    server.fault = "wrong_shape"  # the metadata leaves the shape open, and the first answer defines it
+    server.fault = "wrong_shape"  # the metadata leave the shape open, so the first answer defines the shape
     with fails("wrong_shape", "FP32 [1, 3], but FP32 [1, 4]"):
         values_of(target)
 
@@ -273,7 +272,8 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(server, api, ha
     phases = timing.phases
     assert set(phases) == {"send", "first_token", "tokens"}
     assert sum(phases.values()) <= timing.wall
-    # The server waits 2 ms before each event. The kernel decides how much of this is before the return of `send`.
+    # The server waits 2 ms before each event. The kernel decides which part of this wait comes before the end
+    # of `send`.
     before, last = (2, 6) if api == "chat" else (1, 5)
     assert phases["send"] + phases["first_token"] >= 0.002 * before
     assert timing.wall >= 0.002 * last
@@ -302,7 +302,7 @@ def stream(text):
     return made
 
 
-# Events as above, then tokens and text of the completion, or the reason of the failure with these words.
+# Events as above, then tokens and text of the completion, or the reason of the failure with these words
 STREAMS = r"""
 Once| upon|=stop => 2 Once upon
 Once| upon|D => 2 Once upon
@@ -411,7 +411,7 @@ def test_a_salt_stands_before_all_that_is_said(server):
 
 
 EXACT = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
-# Fault, path, expected parts, and the values or the reason.
+# Fault, path, expected parts, and the values or the reason
 EXPECTED = r"""
  | /score?k=1 | {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]} | [1.0, 2.0, 3.0, 0.5]
  | /score | {} | []

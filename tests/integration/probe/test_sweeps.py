@@ -16,7 +16,6 @@ def canary(sweep):
 
 
 def point(seen, batch, concurrency=1):
-    """Return latency and rate of a point."""
     labels = "c", str(batch), str(concurrency)
     latency = seen.value("infercanary_sweep_latency_seconds", *labels)
     rate = seen.value("infercanary_sweep_samples_per_second", *labels)
@@ -37,11 +36,13 @@ def test_throughput_against_latency(tmp_path):
         first = probe.until(has_swept)
         for batch, concurrency in loads:
             latency, rate = point(first, batch, concurrency)
-            # The mean is at least half of the median, so the rate has a limit even on a busy machine.
+            # The mean is at least half of the median, which limits the rate even on a busy machine.
             assert 0 < rate * latency <= 2.0 * batch * concurrency * 1.05
 
         def grows(seen):
-            """More samples take longer, but more are done per second; with other load, not in each sweep."""
+            """A larger batch takes longer, but processes more samples a second; other load can hide this in
+            single sweeps.
+            """
             slow, fast = point(seen, 1), point(seen, 64)
             return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
 

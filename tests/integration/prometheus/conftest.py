@@ -1,4 +1,4 @@
-"""Prometheus' own programs check the shipped configuration. Tests are skipped if the programs are missing."""
+"""Prometheus' own programs check the shipped configuration. Without the programs, pytest skips these tests."""
 
 import os
 import shutil
@@ -15,11 +15,11 @@ PROGRAMS = ("promtool", "amtool", "alertmanager")
 def tool():
     """Return a function that runs one of the programs, which must succeed.
 
-    With rare garbage collection, promtool uses a quarter less CPU time, and at most 300 MB.
+    With rare garbage collections, promtool needs a quarter less CPU time, and at most 300 MB.
     """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        # In CI, missing programs are a failure: skipped tests would pass.
+        # In CI, missing programs fail the tests, because skipped tests would pass.
         why = f"not on PATH: {', '.join(missing)}, which come with Prometheus and Alertmanager"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
 
@@ -34,6 +34,6 @@ def tool():
 def pytest_runtest_makereport():
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
-        # pytest's summary has a line for each file that skips tests: show one line for the folder.
+        # pytest's summary has a line for each file with skipped tests: print one line for the folder.
         report.longrepr = (str(Path(__file__).parent), None, report.longrepr[2])
     return report

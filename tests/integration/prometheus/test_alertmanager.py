@@ -49,7 +49,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     ],
 )
 def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_used, is_refused, tmp_path):
-    """Otherwise only Alertmanager's log would report it, at the first alert."""
+    """Otherwise, only Alertmanager's log would report the fault, at the first alert."""
     secret, made = tmp_path / "webhook-url", tmp_path / "alertmanager.yml"
     secret.write_bytes(written.encode())
     script = COMPOSE["services"]["alertmanager"]["entrypoint"][2]
@@ -69,7 +69,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_use
 
 
 def test_names_in_inhibition_rules_exist():
-    """The matchers use labels of rules. Without this check a renamed alert would inhibit nothing."""
+    """The matchers use labels of rules: a renamed alert would inhibit nothing."""
     layers = {labels["layer"] for labels in ALERTS.values()}
     for rule in SHIPPED["inhibit_rules"]:
         for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
@@ -96,7 +96,7 @@ PLACES = {
     "host": ("instance",),
     "service": ("instance", "service"),
     "container": ("instance", "service", "container"),
-    "canary": ("service", "canary"),  # a verdict is about the service on all hosts
+    "canary": ("service", "canary"),  # a verdict covers the service on all hosts
     "fleet": (),
 }
 
@@ -122,8 +122,8 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
         alert("SharedCores container instance=node"),
         alert("SharedCores container instance=node", "moderate"),
     )
-    # Grafana's contact point sends an alert every minute without an end and with additional labels. Such an alert is
-    # inhibited, too.
+    # Grafana's contact point sends an alert every minute, without an end and with additional labels.
+    # Alertmanager must inhibit this alert as well.
     for _ in range(4):
         alertmanager.send(
             alert("CudaMissing container reason=no_device canary=resnet grafana_folder=f", "grafana"),
@@ -150,7 +150,7 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity_and_troubl
     ])  # fmt: skip
 
 
-# Alert | inhibited alerts | other alerts that are sent
+# Alert | inhibited alerts | other alerts that Alertmanager sends
 INHIBITED = """
 # A drift on another host has another cause.
 GpuThrottled container gpu=0 | DriftWithoutUpgrade container canary=resnet | OutputChanged canary; \

@@ -27,8 +27,8 @@ ARGUMENTS = {
     "exporter": "http://infercanary.infercanary:9797", "prometheus": "http://prometheus:9090",
 }  # fmt: skip
 RUN_SECONDS = 10  # default interval of a canary's runs
-WAIT_SECONDS = 3600  # as in the templates
-ARGO_ERROR_SECONDS = 10  # Argo measures again this long after an error
+WAIT_SECONDS = 3600  # equal to the templates
+ARGO_ERROR_SECONDS = 10  # time until Argo measures again after an error
 
 
 def metric(name):
@@ -68,8 +68,8 @@ def test_argo_waits_for_an_hour_and_no_longer(name):
     assert found["inconclusiveLimit"] * seconds == WAIT_SECONDS
     assert found["consecutiveErrorLimit"] * ARGO_ERROR_SECONDS == WAIT_SECONDS
     assert (found["failureLimit"], found["consecutiveSuccessLimit"]) == (0, 1)
-    # Argo requires a `count`, and would succeed after this number of measurements. So the inconclusive limit must come
-    # first.
+    # Argo requires a `count`, and succeeds after this number of measurements. So the inconclusive limit must
+    # come first.
     assert found["count"] > 2 * found["inconclusiveLimit"]
 
 
@@ -110,7 +110,6 @@ V1, V2, V3 = (f"registry.example.com/search:v{number} (12345678901{number})" for
 
 
 def lines(family, container, labels):
-    """Return the samples of a family for one of its containers."""
     at = {"namespace": "ml", "service": "search", "pod": container, "container": "server", "instance": "node"}
     found = []
     for point in family.points:

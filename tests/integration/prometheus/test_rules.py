@@ -1,6 +1,6 @@
-"""The rules: promtool accepts the rules and their tests, and each rule fires and stays silent in a test.
+"""promtool accepts the rules and their tests, and each rule fires in a test and stays silent in a test.
 
-All used names exist, and each alert has the information that a person needs at night.
+All names in rules exist, and each alert contains the information that a person needs at night.
 """
 
 import re
@@ -20,7 +20,7 @@ RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
 
 THRESHOLD = "infercanary:threshold:"
 SEVERITIES = {"critical", "warning"}
-MOST_ALERTS = 20  # a new alert must replace one that nobody acts on
+MOST_ALERTS = 20  # a new alert must replace an alert that nobody acts on
 MOST_RECORDS = 60
 LAYERS = {"image", "host", "canary", "stack"}
 # Labels that Prometheus and the exporter add to every series.
@@ -51,7 +51,7 @@ def test_the_rules_are_accepted(tool):
 
 @pytest.mark.parametrize("file", TEST_FILES, ids=lambda path: path.stem)
 def test_the_rules_do_what_their_tests_say(tool, file):
-    """Each file is a separate test. All files take a minute, which two workers share."""
+    """Each file is a separate test, so that two workers share the minute of CPU time."""
     tool("promtool", "test", "rules", str(file))
 
 
@@ -59,7 +59,7 @@ def test_the_rules_do_what_their_tests_say(tool, file):
 
 
 def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble():
-    """In one scenario no alert fires before the trouble, each fires during it, and none afterwards."""
+    """In one scenario, no alert fires before the trouble, each fires during it, and none fires afterwards."""
     scenario = load(PROMETHEUS / "tests/alerts.yml")["tests"][0]
     before, afterwards = scenario["promql_expr_test"]
     assert before["exp_samples"] == afterwards["exp_samples"] == []
@@ -79,11 +79,11 @@ def test_there_are_few():
 
 
 def test_every_metric_of_an_alert_is_there_when_all_must_be_silent():
-    """In the test of a restart, scrape gap and counter reset, an alert without its metric would be silent anyway."""
+    """In the test of restart, scrape gap and counter reset, an alert without its metric would be silent in any case."""
     first = load(PROMETHEUS / "tests/silence.yml")["tests"][0]
     there = {series_of(text).metric for text in inputs(first)}
     needed = {name for alert in ALERTS for name in read_by(alert)}
-    # These metrics exist only after a finding, so an alert on them is silent without them.
+    # These metrics exist only after a finding, so without them their alerts are silent.
     findings = {"shift_cause", "drift_timestamp_seconds", "drift_host_ratio"}
     findings |= {"store_set_aside_timestamp_seconds"}
     assert needed - there == {f"infercanary_{name}" for name in findings}
@@ -137,7 +137,7 @@ def inputs(test):
 
 
 def check(series):
-    """Check that the metric, its labels and the label values are documented."""
+    """Check that docs/metrics.md documents the metric, its labels and the label values."""
     assert series.metric in DECLARED, f"{series.metric} is not in docs/metrics.md"
     labels = DECLARED[series.metric].labels
     for label, operator, value in series.matchers:
@@ -164,7 +164,7 @@ OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # metrics of Prom
 
 
 def test_series_in_tests_of_rules_exist():
-    """With a misspelt series, a test of silence would always pass."""
+    """With a misspelt series, a test for silence would always pass."""
     for test in SCENARIOS:
         for text in inputs(test):
             series = series_of(text)
@@ -189,7 +189,7 @@ def test_runbooks_name_metrics_that_exist():
 
 
 def test_a_window_is_read_once():
-    """Windows with many samples are evaluated by one recording rule, once a minute."""
+    """One recording rule evaluates windows with many samples, once a minute."""
     readers = {}
     for group in GROUPS:
         for rule in group["rules"]:
@@ -207,7 +207,7 @@ _WINDOW = re.compile(r"(?<![\w:])(infercanary_\w+)(?:\{[^}]*\})?\[(\w+)\]")
 
 
 def test_tests_evaluate_records_before_what_reads_them():
-    """promtool evaluates the groups that a file does not list in any order."""
+    """promtool evaluates groups in any order if the test's file does not list them."""
     groups = {group["name"] for group in GROUPS}
     for path in TEST_FILES:
         assert set(load(path)["group_eval_order"]) == groups, path.name
@@ -237,7 +237,7 @@ def literals(expression):
 
 @each_alert
 def test_an_alert_has_no_number_of_its_own(alert):
-    """Permitted are 0 and 1, and the number of thresholds."""
+    """Only 0, 1, and the number of thresholds are permitted."""
     own = literals(alert["expr"]) - {"0", "1"}
     assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"move to thresholds.yml: {own}"
 
@@ -269,7 +269,7 @@ def test_an_alert_says_what_a_person_needs(alert):
 
 @each_alert
 def test_an_annotation_asks_for_labels_or_for_a_value(alert):
-    """Queries use `topk(1, …)` or `max(…)`, the two forms that grafana/alerting.py converts for Grafana."""
+    """Queries use `topk(1, …)` or `max(…)`: only these two forms does grafana/alerting.py convert for Grafana."""
     for text in alert["annotations"].values():
         asked = _ASKED.findall(text)
         assert len(asked) == len(re.findall(r"\bquery\b", text))
@@ -278,7 +278,7 @@ def test_an_annotation_asks_for_labels_or_for_a_value(alert):
 
 
 def test_trouble_of_a_host_names_the_service_that_feels_it():
-    """Alertmanager inhibits by host and service, so both labels are needed. A verdict is about all hosts."""
+    """Alertmanager inhibits by host and service, so the alert needs both labels. A verdict covers all hosts."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
     of_hosts = [labels for labels in fired if labels["layer"] == "host"]
     assert of_hosts
@@ -288,7 +288,7 @@ def test_trouble_of_a_host_names_the_service_that_feels_it():
 
 
 def test_a_table_says_which_page_and_which_wait():
-    """The table has one line for each alert, with its severities and an action."""
+    """The page's table has one line for each alert, with its severities and an action."""
     page = (ROOT / "docs/alerting.md").read_text()
     rows = re.findall(r"^\| `(InferCanary\w+)` \| ([\w, %]+) \| (.{20,}) \|$", page, flags=re.MULTILINE)
     severities = {}

@@ -1,4 +1,4 @@
-"""A real Prometheus whose target has the same label names as the exporter, as service monitors add them."""
+"""A real Prometheus whose target has the exporter's label names, as service monitors add them."""
 
 import shutil
 
@@ -55,7 +55,7 @@ def test_the_exporters_labels_stay(query):
 
 
 def test_without_honor_labels_no_rule_knows_the_service(query):
-    """Shows that the test above can fail."""
+    """This test proves that the test above can fail."""
     up = comes(query, 'infercanary_up{job="renamed"}')
     assert (up["service"], up["exported_service"]) == ("monitoring", "s")
     comes(query, 'instance_service_container:infercanary_up:max{service="monitoring"}')

@@ -1,4 +1,4 @@
-"""A server without a probe, for a sidecar that sends requests; each answer takes a fixed time."""
+"""A server without a probe, which gets requests from a sidecar; each answer takes a fixed time."""
 
 import os
 import time
@@ -9,7 +9,7 @@ SECONDS = float(os.environ["WAIT_SECONDS"])
 
 class Answer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # head and body in one packet; otherwise the second packet waits for the acknowledgement of the first
+    # Send head and body in one packet: a second packet would wait for the acknowledgement of the first.
     wbufsize = -1
 
     def do_GET(self):
@@ -19,8 +19,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"yes")
 
-    def log_message(self, *_arguments):
-        """Log no requests."""
+    def log_message(self, *_arguments): ...
 
 
 ThreadingHTTPServer(("127.0.0.1", 8000), Answer).serve_forever()

@@ -1,4 +1,4 @@
-"""A canary that takes a fixed time and hardly any CPU, so that many of them fit on a small machine."""
+"""A canary that takes a fixed time and hardly any CPU, so that many canaries fit on a small machine."""
 
 import os
 import time
@@ -9,12 +9,9 @@ SECONDS = float(os.environ["WAIT_SECONDS"])
 
 
 class Wait:
-    """Target that sleeps."""
-
     clock = HostClock()
 
-    def open(self):
-        """No resources to open."""
+    def open(self): ...
 
     def run(self, phase):
         with phase("compute"):
@@ -26,5 +23,4 @@ class Wait:
     def environment(self):
         return {}
 
-    def close(self):
-        """No resources to close."""
+    def close(self): ...

@@ -1,4 +1,4 @@
-"""Shared parts of tests with single containers."""
+"""Fixtures of tests with single containers."""
 
 import pytest
 from canaries import begun_in
@@ -7,13 +7,12 @@ from harness import EXAMPLE, compose
 
 @pytest.fixture(scope="session")
 def image():
-    """Image of the stack's inference services."""
     compose("build", "--quiet", "classify", seconds=600)
     return EXAMPLE
 
 
 @pytest.fixture
 def start(image, tmp_path):
-    """Start a canary in a separate container; remove it afterwards, and print its log."""
+    """Return a function that starts a canary in a container; afterwards, print its log and remove the container."""
     with begun_in(tmp_path, image) as begin:
         yield begin

@@ -1,4 +1,4 @@
-"""`infercanary ab` with real containers, which are removed however the experiment ends."""
+"""`infercanary ab` with real containers: none may remain, however the experiment ends."""
 
 import json
 import re
@@ -22,7 +22,7 @@ REPOSITORY = "infercanary-ab-test"
 BASE = f"{REPOSITORY}:base"
 LABEL = "infercanary.ab"
 SHORT = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
-FAST = ("--both", "env.INFERCANARY_INTERVAL_SECONDS=0.1")  # instead of the half second of an experiment
+FAST = ("--both", "env.INFERCANARY_INTERVAL_SECONDS=0.1")  # an experiment uses half a second
 QUICK = (*SHORT, *FAST)
 LONG = ("--restarts", "6", "--runs", "8", *FAST)
 SLOWER = "ENV WORK_BYTES=32e6"
@@ -30,8 +30,6 @@ OPEN = ("equivalent", "unconfirmed", "inconclusive")
 
 
 class Ended(NamedTuple):
-    """Exit code and output of a command."""
-
     code: int
     out: str
     err: str
@@ -43,7 +41,9 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """Build an image from the base image and additional Dockerfile lines; all images are removed afterwards."""
+    """Return a function that builds an image from the base image and additional Dockerfile lines; remove all
+    images at the end.
+    """
     if not run("docker", "images", "--quiet", "infercanary-example:dev"):
         compose("build", "--quiet", "classify", seconds=900)
     context = tmp_path_factory.mktemp("ab")
@@ -65,7 +65,7 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def settings(tmp_path):
-    """Return the setting `config`: a probe.yaml with the target of fixed work."""
+    """Return the setting `config`: a probe.yaml with a target of fixed work."""
     path = tmp_path / "probe.yaml"
     path.write_text('canaries: {work: {target: "work:Work"}}\n')
     return f"config={path}"
@@ -73,7 +73,7 @@ def settings(tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """Check that experiments leave no containers and processes after a test, and never create a network."""
+    """Check after a test that experiments left no containers and processes, and never created a network."""
     yield
     eventually("no container of an experiment is left", 30, lambda: not containers())
     eventually("no process of an experiment is left", 30, lambda: not processes())
@@ -93,7 +93,6 @@ def volumes():
 
 
 def processes():
-    """Return the processes of experiments, reapers and probes on this host."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
@@ -107,7 +106,6 @@ def command(*arguments):
 
 
 def ab(*arguments):
-    """Run the command to its end."""
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=900, cwd=HERE)
     assert "Traceback" not in done.stderr, done.stderr
     return Ended(done.returncode, done.stdout, done.stderr)
@@ -149,7 +147,7 @@ def test_the_same_image_is_not_called_slower(images, settings, trial):
     assert result["a"]["starts"] == result["b"]["starts"] >= 3
     assert result["a"]["image_bytes"] > 1e6
     assert {"start", "first_answer", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
-    # This is the order of starts, not of pairs, because a contended pair does not count.
+    # This is the order of the starts, not of the pairs, because a contended pair does not count.
     sides = "".join(re.findall(r"start \d+ of up to \d+: ([AB])\b", ended.err))
     assert len(sides) >= 6 and sides.startswith("ABBAAB"), sides
     assert result["causes"] is None or not result["causes"]["changes"]
@@ -172,8 +170,8 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
     busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
     ended = ab(BASE, busy, *LONG, "--both", limit, "--json")
     print(ended.out)
-    # With a quota about every other repeat is throttled, and the median may not change. Then nothing is
-    # blamed.
+    # A quota throttles about every other repeat, and the median may stay equal. The verdict then names no
+    # cause.
     assert ended.code == 1 or (limit == "cpus=0.5" and ended.code == 3), ended
     assert ended.code == 3 or ended.json["causes"]["cause"] == "image"
 
@@ -181,7 +179,7 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
 @pytest.mark.campaign
 @cases(range(1, 4))
 def test_a_neighbour_of_both_images_is_neithers(trial, images):
-    """The neighbour always uses the core to which both images are pinned."""
+    """The neighbour always uses the core on which both images run."""
     name = f"{REPOSITORY}-neighbour"
     options = ("--name", name, "--cpuset-cpus", "0", "--network", "none")
     run("docker", "run", "--detach", "--rm", *options, BASE, "sh", "-c", "while :; do :; done")
@@ -197,7 +195,7 @@ def test_a_neighbour_of_both_images_is_neithers(trial, images):
 
 @pytest.mark.campaign
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(images, begun):
-    """The server's own settings give a run every 30 s at 1 %: the 8 runs of a start would take 4 minutes."""
+    """By its own settings, the server runs the canary every 30 s at 1 %: the 8 runs of a start would take 4 minutes."""
     begin = time.monotonic()
     child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
     # the experiment ended before its second start
@@ -205,7 +203,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(image
     assert time.monotonic() - begin < 60
 
 
-@pytest.mark.campaign  # tests/integration/ab has a side that dies, without Docker
+@pytest.mark.campaign  # tests/integration/ab tests a side that dies, without Docker
 @cases([
         ((BASE, "exit"), r"B, \S+: failed to start twice in a row: the container ended with exit code 7: no licence"),
         ((BASE, f"{REPOSITORY}:none"), r"image \S+:none is not on this machine and cannot be pulled \("),
@@ -252,7 +250,9 @@ def test_ctrl_c_cleans_up_and_prints_what_is_known(number, code, images, setting
 
 
 def test_a_killed_experiment_leaves_nothing_and_another_one_only_what_is_not_its_own(images, settings, begun):
-    """If the reaper was killed too, the next experiment removes what is left, except of running experiments."""
+    """If the reaper was killed as well, the next experiment removes its leftovers, but not those of running
+    experiments.
+    """
     child = begun(BASE, BASE, "--both", settings)
     running = containers("status=running")
     lost = run(

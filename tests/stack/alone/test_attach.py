@@ -1,7 +1,7 @@
-"""A probe without a new image: images that know nothing of it, from the lines of `infercanary attach` to a steady run.
+"""A probe without a new image: images without a probe, from the lines of `infercanary attach` to a steady run.
 
-Each image chooses its Python in another way: by its command, a shell's command, an entrypoint that activates a virtual
-environment, or a script's first line.
+Each image selects its Python in another way: by its command, a shell's command, an entrypoint that activates
+a virtual environment, or a script's first line.
 """
 
 import subprocess
@@ -67,7 +67,7 @@ TINY_LLAMA = (ROOT / "benchmarks/gpu_claims/tiny_llama.py").read_text()
 
 
 class Image(NamedTuple):
-    """An image that knows nothing of the probe, and what its canary does."""
+    """An image without a probe, and the work of its canary."""
 
     dockerfile: str
     canary: dict[str, Any]
@@ -135,7 +135,6 @@ def volume():
 
 @pytest.fixture
 def built(request, tmp_path):
-    """Build an image, and return its tag."""
     folder, image = tmp_path / "image", IMAGES[request.param]
     folder.mkdir()
     for name, text in {"Dockerfile": image.dockerfile, **image.files}.items():
@@ -222,7 +221,7 @@ def test_an_image_without_python_or_without_a_shell(volume, image, words):
 
 
 def test_the_volume_has_a_fitting_wheel_for_each_python_machine_and_c_library(volume):
-    """Read each package's file WHEEL; for other machines and C libraries than this one, no code is run."""
+    """Read each package's file WHEEL, because code for other machines and C libraries cannot run here."""
     text = run(
         *("docker", "run", "--rm", "--volume", f"{VOLUME}:/infercanary:ro", "--entrypoint", "grep", IMAGE),
         *("--recursive", "--include", "WHEEL", "^Tag:", "/infercanary"),

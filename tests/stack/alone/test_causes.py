@@ -1,8 +1,9 @@
-"""Each disturbance is really made by Docker, and must show in its own metric and in the tags of affected runs.
+"""Docker causes each disturbance, which must appear in its own metric and in the tags of the affected runs.
 
-Tags of other causes must not appear. There is one container for each cause: a canary that uses only CPU time runs
-about once a second, first without disturbance, then with it, then without. Other work on the test's machine takes CPUs
-at any time, so runs may be `stalled` or `cpu_wait_outside` by chance, but no run may have another cause's tag.
+No tag of another cause may appear. Each cause has its own container: a canary that uses only CPU time runs
+about once a second, first without the disturbance, then with it, then without. Other work on the machine can
+take CPUs at any time, so runs may be `stalled` or `cpu_wait_outside` by chance, but no run may have another
+cause's tag.
 """
 
 import time
@@ -16,12 +17,12 @@ from harness import OWN_LABEL, PROJECT, eventually, run
 from infercanary.contract.report import Report, Run
 from tests.scenarios import cases
 
-# In CI the stack's own test has a quota, and its alert.
+# In CI, the stack's own test has a quota with its alert.
 pytestmark = [pytest.mark.quiet, pytest.mark.campaign]
 
 QUIET_RUNS, CONTENDED_RUNS = 4, 6
 
-# Metrics that increase with each cause. Run-queue seconds are left out, because they increase on a busy
+# Metrics that increase with each cause. Run-queue seconds are not listed, because they increase on a busy
 # machine at any time.
 COUNTED = {
     "cgroup_throttled": (
@@ -33,17 +34,17 @@ COUNTED = {
 }
 CAUSES = {*COUNTED, "cpu_wait_outside", "cpu_wait_inside", "cpuset_changed", "io_pressure", "gc"}
 BY_CHANCE = {"cpu_wait_outside", "stalled"}
-# Largest share of runs that may also have another tag, because the disturbance really causes both.
+# Largest fraction of runs that may also have another tag, because the disturbance really causes both.
 FOLLOWS = {
-    ("memory_limit", "io_pressure"): 1.0,  # pages that do not fit are read from the disk again
-    ("memory_limit", "cpu_wait_inside"): 1.0,  # the process that reads the file is in the container
-    ("cgroup_throttled", "gc"): 1 / CONTENDED_RUNS,  # a period may end during a garbage collection
+    ("memory_limit", "io_pressure"): 1.0,  # the kernel reads pages that do not fit from the disk again
+    ("memory_limit", "cpu_wait_inside"): 1.0,  # the container also contains the process that reads the file
+    ("cgroup_throttled", "gc"): 1 / CONTENDED_RUNS,  # a CPU period may end during a garbage collection
 }
 RUN_QUEUE = "infercanary_run_queue_seconds_total"
 CPUSET = "infercanary_cgroup_cpuset_cpus"
 GRANTED = "infercanary_process_granted_cpus"
 
-FILE_BYTES = 192 << 20  # half of the file fits; less would leave no room for a round of the canary
+FILE_BYTES = 192 << 20  # half of the file fits; with less memory, a run of the canary would not fit
 
 
 class Seen(NamedTuple):
@@ -61,7 +62,7 @@ class Seen(NamedTuple):
 
 
 def value(report, metric):
-    """Return the metric's value, for the canary's thread if there are several threads; None without a value."""
+    """Return the metric's value (of the canary's thread if there are several threads), or None."""
     points = [point for family in report.families if family.name == metric for point in family.points]
     points = [point for point in points if "process" not in point.labels]
     assert len(points) <= 1
@@ -84,13 +85,13 @@ def seen_by(canary, disturb):
 
 
 def idle_since(before):
-    """Return the idle share of the machine's CPU time since ``before`` (psutil.cpu_times())."""
+    """Return the idle fraction of the machine's CPU time since ``before`` (psutil.cpu_times())."""
     spent = [now - then for now, then in zip(psutil.cpu_times(), before, strict=True)]
     return spent[before._fields.index("idle")] / sum(spent)
 
 
 def assert_only(cause, seen):
-    """Check that the cause's tag appears by the second run, and no other cause's tag."""
+    """Check that the cause's tag appears by the second run, and that no other cause's tag appears."""
     assert any(cause in run.tags for run in seen.contended[:2]), cause
     assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.contended))
     for other in CAUSES:
@@ -115,7 +116,7 @@ def test_a_cpu_quota(start):
     seen = seen_by(canary, lambda: run("docker", "update", "--cpus", "0.5", canary.name))
     assert value(seen.after, GRANTED) == 0.5 < (value(seen.before, GRANTED) or 0.0)
     assert_only("cgroup_throttled", seen)
-    # The rest of one CPU quota period, at least once.
+    # The remaining part of one CPU quota period, at least once.
     assert seen.grown("infercanary_cgroup_cpu_throttled_seconds_total") > (0.03 if seen.idle > 0.5 else 0.0)
     assert_not_taken_for_preemption(canary)
 
@@ -123,8 +124,8 @@ def test_a_cpu_quota(start):
 def assert_not_taken_for_preemption(canary):
     """Check that at most two of the throttled runs also have the tag `cpu_wait_outside`.
 
-    The kernel counts throttled time as CPU wait, so without the subtraction every run would have the tag. The test
-    waits while a neighbour is busy.
+    The kernel counts throttled time as CPU wait, so every run would have the tag if nothing were subtracted.
+    While a neighbour is busy, the test waits.
     """
 
     def apart():
@@ -158,13 +159,15 @@ def test_a_neighbour_on_the_same_cpu(start, image):
     )
     seen = seen_by(canary, lambda: run("docker", "start", neighbour))
     assert_only("cpu_wait_outside", seen)
-    # With equal weights the canary waits as long as it computes, in every run.
+    # With equal weights, the canary waits as long as it computes, in every run.
     assert all("cpu_wait_outside" in run.tags for run in seen.contended[1:])
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.contended)
 
 
 def test_a_memory_limit(start):
-    """The container reads a file again and again beside the probe. After the change the file does not fit any more."""
+    """The container reads a file again and again beside the probe. After the change, the file no longer fits
+    into memory.
+    """
     reading = (
         f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
     )
@@ -199,6 +202,5 @@ def test_a_stop_of_two_seconds(stop, resume, start):
 
     seen = seen_by(canary, stall)
     assert_only("stalled", seen)
-    # The stop begins during a sampler's tick of a quarter of a second, and the rest of this tick does not
-    # count.
+    # The stop begins during a sampler's tick of a quarter of a second. The rest of this tick does not count.
     assert stood_still - 0.4 < seen.grown("infercanary_stalled_seconds_total") < stood_still + 0.2

@@ -1,4 +1,4 @@
-"""The exporter's image with Compose's limits under attacks, beside 20 honest probes: ``make hostile``."""
+"""The exporter's image with Compose's limits is attacked, beside 20 honest probes: ``make hostile``."""
 
 import os
 import re
@@ -18,7 +18,7 @@ SECONDS = float(os.environ.get("HOSTILE_SECONDS", "600"))
 MOST_BYTES = 300 << 20
 """Limit of the exporter's memory. Compose gives the container 512 MiB; without an attack it uses about 100."""
 TLS = frozenset({"silent", "half_hellos"})
-# The file with a control group's peak memory has another name in each version.
+# The file with a control group's peak memory has a different name in each cgroup version.
 PEAK = "cat /sys/fs/cgroup/memory/memory.max_usage_in_bytes /sys/fs/cgroup/memory.peak 2>/dev/null || true"
 
 

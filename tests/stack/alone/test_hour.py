@@ -1,7 +1,7 @@
-"""An hour of the shipped stack: no alert fires without trouble, and each trouble fires the right alert once.
+"""An hour of the shipped stack: without trouble no alert fires, and each trouble fires the right alert once.
 
-``HOUR_SECONDS=900 make campaign ARGS="-k hour"`` is shorter. Each trouble is a separate test. On a machine with other
-work `InferCanarySharedCores` fires correctly, so the test is skipped there.
+``HOUR_SECONDS=900 make campaign ARGS="-k hour"`` is shorter. Each trouble is a separate test. On a machine
+with other work, `InferCanarySharedCores` fires correctly, so the tests are skipped.
 """
 
 import os
@@ -22,7 +22,7 @@ QUIET_SECONDS, MOST_BUSY = 20.0, 15.0  # percent of all CPUs
 
 
 class Trouble(NamedTuple):
-    """A change to the stack, and the alerts that must be sent."""
+    """A change to the stack, and the alerts that Alertmanager must send."""
 
     name: str
     services: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ TROUBLES = (
     Trouble("neighbour", ("broken-crowded", "broken-neighbour"), sent={("broken-crowded", "InferCanarySharedCores")}),
     Trouble("quota", command=LESS, sent={QUOTA}),
     Trouble("exporter", command=STOP, sent={("", "InferCanaryExporterDown")}),
-    # Three troubles at once without a common service: each one is found.
+    # Three troubles at once, without a common service: each needs its own alert.
     Trouble("three at once", ("broken-upgrade", "broken-wheel"), LESS, {SLOW, WHEEL, QUOTA}),
 )  # fmt: skip
 
@@ -81,8 +81,8 @@ def test_an_hour(shipped, trouble):
         time.sleep(min(LOOK_SECONDS, SECONDS - passed))
     received = shipped.received()
     assert {(alert.labels.get("service", ""), alert.name) for alert in received} == trouble.sent
-    # Each alert counts once, although notifications repeat it with others of its group. A slow image may
-    # become severe at a later look.
+    # Count each alert once, although Alertmanager repeats it with others of its group. At a later look, a
+    # slow image may become severe.
     starts = Counter(
         (alert.name, alert.labels["severity"], alert.labels.get("container"))
         for alert in {(alert.began, alert.name, str(alert.labels)): alert for alert in received}.values()

@@ -1,6 +1,6 @@
-"""An image with incompatible libraries: its container stays up, and reports the loader's message.
+"""An image with incompatible libraries: its container stays up, and reports the message of the loader.
 
-The image is the example's; the fault is added to its container at the start.
+The image is the example's; a fault is added to its container at the start.
 """
 
 import yaml
@@ -20,7 +20,7 @@ LIBRARY = "/usr/local/lib/python3.11/dist-packages/torch/lib/libgomp.so.1"
 
 
 def points(report, metric):
-    """Return the labels of the metric's points with a value other than 0."""
+    """Return the labels of the metric's points whose value is not 0."""
     return {tuple(p.labels) for f in report.families if f.name == metric for p in f.points if p.value}
 
 

@@ -1,8 +1,8 @@
 """A probe's memory never harms the server: each way to start a probe, each trouble, in real containers with
 limits.
 
-The container has 1,100 MiB, of which the server holds 700. In each case the server stays up (the same process answers,
-without a failed allocation), the kernel kills nothing, and log and exporter show the reason.
+The container has 1,100 MiB, of which the server holds 700. In each case the server stays up (the same process
+answers, and no allocation fails), the kernel kills nothing, and log and exporter give the reason.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.scenarios import cases
 
 pytestmark = (
     pytest.mark.campaign
-)  # in CI, tests/integration/probe/test_memory_limits.py has limits by control groups
+)  # in CI, tests/integration/probe/test_memory_limits.py sets limits by control groups
 
 MOUNTED = Path(__file__).parent / "memory"
 LIMIT, HELD = 1100, 700  # MiB
@@ -48,7 +48,7 @@ def canary(model, *shape, batches=()):
 
 
 class Scene:
-    """A server in a container, a probe started in one of the ways, and an exporter that polls the probe."""
+    """A server in a container, a probe that was started in one of the ways, and an exporter that polls the probe."""
 
     def __init__(self, way, folder, image, stack):
         self._way = way
@@ -58,7 +58,7 @@ class Scene:
         self._once: subprocess.Popen[str] | None = None
 
     def begin(self, big, small=SMALL, holds=HELD):
-        """Start server, probe and exporter. The way `exec` has no exporter, because its probe serves nothing."""
+        """Start server, probe and exporter. The way `exec` has no exporter, because its probe serves no report."""
         canaries = {"small": small, "big": big} if small else {"big": big}
         settings = {"interval_seconds": 0.5, "duty_cap": 1, "timeout_seconds": 5}
         (self._folder / "probe.yaml").write_text(
@@ -94,11 +94,9 @@ class Scene:
 
     @property
     def probe(self):
-        """Name of the probe's container."""
         return ALONE if self._way == "alone" else NAME
 
     def server(self):
-        """Return the server's answer about itself."""
         return json.loads(get(self._url))
 
     def take(self, mib, rate=100):
@@ -108,12 +106,9 @@ class Scene:
             assert json.load(response)["failed"] == 0
 
     def value(self, name, **labels):
-        """Return the exporter's value of a series; 0 without the series."""
         return self.exporter.value(name, **labels) or 0.0
 
     def ran(self, name, runs=2):
-        """Wait for successful runs of a canary."""
-
         def count():
             return self.value("infercanary_runs_total", canary=name, outcome="ok")
 
@@ -121,7 +116,7 @@ class Scene:
         eventually(f"{name} runs", 60, lambda: count() >= before + runs)
 
     def out_of_memory(self, words):
-        """Wait until exporter and log report the large canary as out of memory; for `exec`, the command does."""
+        """Wait until exporter and log report the large canary as out of memory; for `exec`, the command reports it."""
         if self._once is not None:
             code, output = self.ended()
             assert code == 3
@@ -134,23 +129,21 @@ class Scene:
         assert re.search(words, self.log()), self.log()
 
     def ended(self):
-        """Return exit code and output of the `exec` command."""
         output, _ = self._once.communicate(timeout=90)
         print(output)
         return self._once.returncode, " ".join(output.split())
 
     def log(self):
-        """Return the probe's log."""
         return run("sh", "-c", f"docker logs {self.probe} 2>&1")
 
     def goes_on(self):
-        """Check that the small canary runs and the server is unharmed."""
+        """Check that the small canary runs, and that the server is unharmed."""
         if self._way != "exec":
             self.ran("small")
         self.unharmed()
 
     def unharmed(self, kills=0):
-        """Check that the server was not restarted, and that no allocation failed."""
+        """Check that the server did not restart, and that no allocation failed."""
         now = self.server()
         assert (now["pid"], now["started"], now["failed"]) == (self._first["pid"], self._first["started"], 0)
         assert state_of(NAME) == self._state
@@ -229,8 +222,8 @@ def test_a_factory_that_grows(scene, way):
 
 @EACH_WAY
 def test_memory_that_the_server_takes_later(scene, way):
-    """A separate probe closes the large canary. In the server's process, runs and sweeps are postponed."""
-    if way == "inside":  # a round takes up to 50 MiB for a short time
+    """A separate probe closes the large canary. In the server's process, the probe postpones runs and sweeps."""
+    if way == "inside":  # a point of the sweep takes up to 50 MiB for a short time
         scene.begin(canary("models:relu", 1, 3, 512, 512, batches=(1, 2)), holds=500)
         swept = "infercanary_sweep_samples_per_second"
         eventually("the canary was swept", 60, lambda: scene.value(swept, canary="big", batch="2"))
@@ -262,8 +255,8 @@ def test_memory_that_the_server_takes_later(scene, way):
 def test_a_factory_that_takes_all_in_an_instant(way, scene):
     """No thread sees this allocation in time, so the kernel kills the probe, but not the server."""
     scene.begin(canary("models:leaping"))
-    # Counting kills starts a process in the container. Next to a factory that takes all memory, the kernel
-    # might then kill the server.
+    # Each count of kills starts a process in the container. Beside a factory that takes all memory, the
+    # kernel might then kill the server.
     if way == "exec":
         assert scene.ended()[0] == 137
     elif way == "beside":

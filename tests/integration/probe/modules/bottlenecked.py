@@ -1,4 +1,4 @@
-"""Canaries that each depend on one resource: memory copies, a file, or a CPU."""
+"""Canaries that each use one resource: memory bandwidth, a file, or a CPU."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,6 @@ from infercanary.probe import HostClock, Target
 
 
 class Work(Target):
-    """Common parts of the targets."""
-
     def open(self): ...
 
     def run(self, phase):
@@ -24,7 +22,7 @@ class Work(Target):
 
 
 class Copy(Work):
-    """Copies 8 MB, more than a core's own caches hold."""
+    """Copies 8 MB, which is more than the private caches of a core contain."""
 
     def open(self):
         self._source, self._copy = np.ones(1 << 20), np.ones(1 << 20)
@@ -34,7 +32,7 @@ class Copy(Work):
 
 
 class _Forgetful(HostClock):
-    """Drops a file from the page cache before each repeat, outside of the measured time."""
+    """Drops a file from the page cache before each repeat; this time is not measured."""
 
     def __init__(self, path):
         self._path = path
@@ -46,7 +44,7 @@ class _Forgetful(HostClock):
 
 
 class Read(Work):
-    """Reads a file; if ``forgotten``, from the disk each time."""
+    """Reads a file; if ``forgotten``, each time from the disk."""
 
     def __init__(self, path, forgotten=False):
         self._path = Path(path)
@@ -58,14 +56,14 @@ class Read(Work):
 
 
 class Spin(Work):
-    """Computes for several time slices of the scheduler, because shorter work often ends before it loses its CPU."""
+    """Computes for several time slices of the scheduler: shorter work often ends before it loses its CPU."""
 
     def work(self):
         sum(range(700_000))
 
 
 def convolutions():
-    """Return convolutions of torch, which oneDNN computes with OpenMP's threads."""
+    """Return a torch model of convolutions, which oneDNN computes with threads of OpenMP."""
     import torch
 
     return torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))

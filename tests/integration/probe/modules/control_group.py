@@ -1,4 +1,4 @@
-"""A control group (v1 or v2) with a memory limit below that of this process."""
+"""A control group (v1 or v2) whose memory limit is below the memory of this process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ _MOUNT = Path("/sys/fs/cgroup")
 
 
 class Group(NamedTuple):
-    """A control group."""
-
     folder: Path
 
     def joining(self, *command):
@@ -24,7 +22,7 @@ class Group(NamedTuple):
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
     def kills(self):
-        """Return the number of processes that the kernel killed for memory in this group."""
+        """Return the number of processes in this group that the kernel killed for memory."""
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError):
                 found = re.search(r"^oom_kill (\d+)$", (self.folder / name).read_text(), re.MULTILINE)
@@ -35,7 +33,7 @@ class Group(NamedTuple):
 
 @contextmanager
 def limited(size):
-    """Make a group for the block; skip the test if this is not possible."""
+    """Make a group with this memory limit in bytes for the block; skip the test if the machine does not permit it."""
     paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     is_v2 = (_MOUNT / "cgroup.controllers").exists()
     path = paths.get("" if is_v2 else "memory", "/").lstrip("/")

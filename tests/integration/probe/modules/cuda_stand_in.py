@@ -1,4 +1,4 @@
-"""Builds a stand-in for ``libcuda.so.1``, for tests of the real ctypes code."""
+"""Builds a stand-in for ``libcuda.so.1``, which the real ctypes code loads in tests."""
 
 import os
 import shutil

@@ -1,6 +1,7 @@
 """A small inference server with faults: Open Inference Protocol, OpenAI's stream, and plain HTTP.
 
-The server uses raw sockets, because an HTTP library would not send most faults. As a program, it serves at a port.
+The server uses raw sockets, because an HTTP library would refuse to send most of the faults. It also runs as
+a program.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ MAX_BYTES = 200_000
 BODY = b'{"scores":[1.0,2.0,3.0]}'
 GOOD = "$ok~$json~$length~~$body"
 
-# Faults: the answer to an inference, or to a path with the end before `@`. `~` is the end of a line, `#` the length of
-# the body, `...` a pause between two packets. The text after `>>` is sent repeatedly. A final `!` closes the
-# connection.
+# Faults: the answer to an inference request, or to a path that ends with the text before `@`. `~` is the end
+# of a line, `#` the length of the body, `...` a pause between two packets. The server repeats the text after
+# `>>`. A final `!` closes the connection.
 FAULTS = r"""
 not_ready | /ready@HTTP/1.1 503 Status~#~~
 no_stats | /stats@HTTP/1.1 500 Status~#~~
@@ -75,7 +76,7 @@ WORDS = {
 
 
 def wire(text):
-    """Return the bytes of an answer, or of a part of it."""
+    """Return the bytes of an answer, or of a part of an answer."""
     raw = text.encode().decode("unicode_escape").encode("latin-1").replace(b"~", b"\r\n")
     for word, meant in WORDS.items():
         raw = raw.replace(word.encode(), meant)
@@ -98,7 +99,7 @@ def full_backlog():
 
 
 class Faulty:
-    """Serves at ``127.0.0.1:port``. ``fault`` and ``script`` are read at each request."""
+    """Serves at ``127.0.0.1:port``, and reads ``fault`` and ``script`` at each request."""
 
     def __init__(self, port=0, tls=None):
         self.fault = ""
@@ -134,7 +135,7 @@ class Faulty:
         return self
 
     def __exit__(self, *_):
-        """Close all connections, and accept no more."""
+        """Close all connections, and accept no new ones."""
         self._ends.set()
         for connected in (self._listener, *self._open):
             with suppress(OSError):
@@ -235,7 +236,7 @@ class Faulty:
         return self._send(connected, 200, kind, head + struct.pack("<4f", *values))
 
     def _stream(self, connected, is_chat):
-        """Stream role, text, end, usage, [DONE]: https://platform.openai.com/docs/api-reference/chat-streaming."""
+        """Stream role, text, end, usage and [DONE]: https://platform.openai.com/docs/api-reference/chat-streaming."""
         kind = "chat.completion.chunk" if is_chat else "text_completion"
 
         def event(choices, usage=None):

@@ -1,4 +1,4 @@
-"""Short processes without import time: each is forked from a process that has already imported the modules."""
+"""Short processes without import time: each is a fork of a process that has already imported the modules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def begin(call, folder, *arguments, **environment):
 
 
 def run_forked(folder, code, *, environment=None, **names):
-    """Run code with these names and the libraries of a folder, and return its ``found``."""
+    """Run code with these names and with the libraries of a folder, and return the code's variable ``found``."""
     process, pipe = begin(_execute, folder, code, names, **environment or {})
     with pipe:
         assert pipe.poll(120), "it hangs"
-        # EOFError if the code raised, with the reason on standard error
+        # EOFError means that the code raised an error; the reason is on standard error
         left = json.loads(pipe.recv())
     process.join(20)
     assert process.exitcode == 0
@@ -42,7 +42,7 @@ def run_forked(folder, code, *, environment=None, **names):
 def _run(pipe, call, folder, arguments, environment):
     os.environ.update(environment)
     for library in sorted(folder.glob("lib*.so*")):
-        CDLL(str(library), RTLD_GLOBAL)  # so that the loader knows the library by its own name
+        CDLL(str(library), RTLD_GLOBAL)  # the loader then knows the library by its own name
     call(pipe, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""A target whose opening takes memory slowly, so that its need is unknown in advance."""
+"""A target that allocates memory slowly while it opens, so that nobody knows its need in advance."""
 
 import time
 from typing import Any

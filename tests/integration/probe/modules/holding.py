@@ -1,4 +1,4 @@
-"""A model that holds, or takes during computing, the number of bytes given in the environment."""
+"""A model that holds as many bytes, or allocates as many during computing, as the environment says."""
 
 import os
 
@@ -6,7 +6,7 @@ import torch
 
 
 class Holding(torch.nn.Module):  # type: ignore[misc]
-    """A few layers, and memory that was written to, like weights."""
+    """A few layers, and memory that was written to, like the memory of weights."""
 
     def __init__(self):
         super().__init__()

@@ -26,7 +26,7 @@ class Said(logging.Handler):
 
 
 def held():
-    """Return the number of objects that the stand-in created and did not release; -1 without the stand-in."""
+    """Return the number of objects that the stand-in created and did not release, or -1 without the stand-in."""
     import pynvml
 
     return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()

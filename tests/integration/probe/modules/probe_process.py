@@ -15,7 +15,7 @@ PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
 def scripted(kind="Scripted", **options):
-    """Return a canary of the settings, with a target of ``scripted.py``."""
+    """Return a canary for the settings file, with a target of ``scripted.py``."""
     return f"{{target: 'scripted:{kind}', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
 
 
@@ -75,14 +75,13 @@ class ProbeProcess:
             assert self.process.poll() is None, self.output()
             try:
                 report = fetch(self.address)
-            except (OSError, HTTPException):  # the process does not serve yet, or restarts
+            except (OSError, HTTPException):  # the process does not serve yet, or it restarts
                 return None
             return report if condition(report) else None
 
         return until(seen, what, 150)
 
     def ran(self, canary="c", runs=1, outcome="ok"):
-        """Wait until the canary has this number of runs with this outcome."""
         return self.until(lambda seen: seen.runs(canary, outcome) >= runs, f"no {runs} runs of {canary}")
 
     def output(self):

@@ -1,8 +1,8 @@
 """Real inference servers and engines, each in its own virtual environment, because their requirements conflict.
 
-An environment is made once, on top of the packages of the interpreter that runs the tests. A test is skipped with the
-reason if its environment cannot be made. ``python tests/integration/probe/modules/real_servers.py`` makes all
-environments; CI does that in its set-up.
+An environment is made only once, on top of the packages of the interpreter that runs the tests. If this
+fails, a test is skipped with the reason. ``python tests/integration/probe/modules/real_servers.py`` makes all
+environments; CI runs this command in its set-up.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ENVIRONMENTS = {
 
 
 def environment(name):
-    """Return the folder of a server's environment. The first use makes the environment, which takes up to a minute."""
+    """Return the folder of a server's environment. The first call makes the environment, which takes up to a minute."""
     folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     folder.parent.mkdir(exist_ok=True)
-    # Another test process may need this environment at the same time.
+    # Another test process may make the same environment at this moment.
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _made(name, folder, *ENVIRONMENTS[name])
@@ -75,7 +75,7 @@ def _made(name, folder, requirements, beside, dependencies):
 
 @contextmanager
 def serving(command, ready, folder, more=None):
-    """Run ``command`` in ``folder`` during the block, after the address ``ready`` gives any answer."""
+    """Run ``command`` in ``folder`` during the block, once the address ``ready`` answers."""
     log = folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(

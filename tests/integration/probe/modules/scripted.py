@@ -1,4 +1,4 @@
-"""A target with scripted behaviour: used as a class in tests, and by name in settings files of subprocesses."""
+"""A target with scripted behaviour: a class for tests, and a name in the settings files of subprocesses."""
 
 import threading
 import time
@@ -11,9 +11,10 @@ LONG = 120.0
 
 
 class Scripted(Target):
-    """``script`` maps a method to its behaviour: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake, usage.
+    """``script`` maps a method to its behaviour: ok, raise, exit, interrupt, hang, nan, nothing, junk, mistake,
+    usage.
 
-    ``script`` is read at each call, so a test can break and repair a target while it runs.
+    Each call reads ``script``, so a test can break and repair a target while it runs.
     """
 
     def __init__(self, seconds=0.001, **script):
@@ -65,8 +66,6 @@ class Scripted(Target):
 
 
 class OnDevice(Scripted):
-    """A target that reports its device."""
-
     def __init__(self, device="cuda:0", seconds=0.001, **script):
         super().__init__(seconds, **script)
         self.device = device

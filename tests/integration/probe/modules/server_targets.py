@@ -1,4 +1,4 @@
-"""Makes targets for servers from the options that differ from the defaults."""
+"""Makes targets of servers from the options that differ from the defaults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def openai_target(url, model, **options):
 
 @contextmanager
 def fails(reason, *words):
-    """Expect a failure with this reason, whose message is one line with these words."""
+    """Expect a failure with this reason and with a message of one line that contains these words."""
     with pytest.raises(Failure, match=r"^[^\n]*$") as failure:
         yield
     assert failure.value.reason == reason
@@ -45,5 +45,4 @@ def measured(target):
 
 
 def values_of(target):
-    """Return the output values of one inference."""
     return target.values(measured(target)[1])

@@ -4,5 +4,5 @@ import torch
 
 
 def layers():
-    """Return layers that take some milliseconds for a batch of one, and less for each sample of larger batches."""
+    """Return layers that take some milliseconds for a batch of one, and less time per sample for larger batches."""
     return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))

@@ -15,14 +15,12 @@ MODULES = Path(__file__).parent
 
 
 class Seen:
-    """A report, with access to its values."""
-
     def __init__(self, report):
         self.report = report
         self.families: dict[str, Family] = {family.name: family for family in report.families}
 
     def value(self, name, *labels):
-        """Return the value with these labels, or None; for a histogram, its count."""
+        """Return the value with these labels, or None; return the count of a histogram."""
         family = self.families.get(name)
         for point in family.points if family else ():
             if point.labels == labels:
@@ -39,7 +37,7 @@ class Seen:
 
 
 def fetch(address, since=""):
-    """Fetch the report. Refused requests are repeated, because the port gives a caller only a small part of a CPU."""
+    """Fetch the report. Repeat refused requests, because the port limits the CPU time for each caller."""
 
     def ask():
         try:
@@ -59,7 +57,6 @@ def fetch(address, since=""):
 
 
 def ran(address, runs=1, canary="a", outcome="ok", seconds=60):
-    """Wait until the canary has this number of runs with this outcome."""
     return until(
         lambda: (seen := fetch(address)).runs(canary, outcome) >= runs and seen,
         f"no {runs} runs of {canary} with the outcome {outcome}",
@@ -68,7 +65,7 @@ def ran(address, runs=1, canary="a", outcome="ok", seconds=60):
 
 
 def until(condition, what="it did not happen", seconds=60.0):
-    """Wait for ``condition``. The time is generous, because a busy machine must not fail a test."""
+    """Wait for ``condition``. The limit is long, because a busy machine must not fail a test."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, what
@@ -77,10 +74,8 @@ def until(condition, what="it did not happen", seconds=60.0):
 
 
 def in_state(address, canary, *states):
-    """Wait until the canary is in one of these states."""
     return until(lambda: (s := fetch(address)).state(canary) in states and s, f"{canary} is not {states}")
 
 
 def shown(address, metric, *labels):
-    """Wait until a metric has a value other than zero, and return it."""
     return until(lambda: fetch(address).value(metric, *labels), f"no {metric} of {labels}")

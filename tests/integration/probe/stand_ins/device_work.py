@@ -1,4 +1,4 @@
-"""Work on the GPU in the stand-in engines: copies memory with a real kernel launch on a given stream."""
+"""GPU work of the stand-in engines: copies memory with a real kernel launch on a given stream."""
 
 import ctypes
 from ctypes import c_uint64, c_void_p
@@ -17,7 +17,7 @@ def check(code):
 
 
 def held(what):
-    """Return the number of live objects of a kind: pushed contexts, streams, and so on."""
+    """Return the number of live objects of a kind, such as pushed contexts or streams."""
     return library.fake_cuda_count(what.encode())
 
 

@@ -1,7 +1,8 @@
-"""A stand-in for ONNX Runtime on CUDA: a model is JSON, and copies its first input to its first output on the device.
+"""A stand-in for ONNX Runtime on CUDA: a model is JSON, and copies its first input to its first output on the
+device.
 
-The stand-in has no CPU part, because tests of the CPU use the real ONNX Runtime. It is as strict about bound memory as
-the real library, and uses the given stream.
+The stand-in has no CPU part, because tests on the CPU use the real ONNX Runtime. It checks bound memory as
+strictly as the real library, and uses the given stream.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class InferenceSession:
         _, shape, address = binding.inputs[source["name"]]
         size = math.prod(shape) * TYPES[source["type"]]
         to = binding.outputs[target["name"]]
-        if to is None:  # with the library's own allocator
+        if to is None:  # allocated by the library's own allocator
             binding.allocated = numpy.zeros(1)
             binding.found = shape
         else:

@@ -1,7 +1,7 @@
 """A stand-in for TensorRT's Python module: engines are JSON, and copy their first input to their first output.
 
-Like the real module, it logs errors and returns None or False instead of raising. Work on the device goes through the
-driver, on the given stream.
+Like the real module, it logs errors and returns None or False instead of raising them. It sends work through
+the driver to the device, on the given stream.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Context:
         target = next(name for name in names if not self._inputs(name))
         size = math.prod(self._shapes[source]) * ITEM[self._engine.get_tensor_dtype(source).name]
         self._copy.enqueue(stream, self._addresses[target], self._addresses[source], size)
-        if self.profiler is not None:  # like the real library, it reports layers before this call returns
+        if self.profiler is not None:  # Like the real library, report the layers before this call returns.
             check(library.cuStreamSynchronize(c_void_p(stream)))
             for name, ms in self._engine._declared["layers"].items():
                 self.profiler.report_layer_time(name, ms)

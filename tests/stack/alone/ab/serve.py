@@ -1,4 +1,4 @@
-"""A server with a probe in its own process at production pace, which an experiment must override."""
+"""A server with a probe in its process, at the interval of production; an experiment must override this interval."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A target of fixed work without an engine: it starts quickly, and the image sets the amount of work."""
+"""A target without an engine: it starts quickly, and the image sets its fixed amount of work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infercanary.probe.targets import Target
 
 
 class Work:
-    """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES in addition.
+    """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES of memory.
 
     WORK_FAILS is the kind of failure: exit or raise.
     """
@@ -47,7 +47,7 @@ class Work:
 
 
 class Batched(Work, Target):
-    """The same work for each sample of a batch."""
+    """Does the same work for each sample of a batch."""
 
     is_sweepable = True
 

@@ -1,4 +1,6 @@
-"""Models that take memory in each way that a probe must survive. Mounted into containers by test_memory.py."""
+"""Models that allocate memory in each way that a probe must survive. test_memory.py mounts this file into
+containers.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ def relu():
 
 
 def holding():
-    """Return a model that fits beside the server, until the server takes more."""
+    """Return a model that fits beside the server until the server takes more memory."""
     return Holding(64)
 
 
 def patient():
-    """Return the same model from a factory that waits, until the server has taken more memory."""
+    """Return the same model from a factory that waits until the server has taken more memory."""
     model = Holding(64)
     Path("/tmp/patient").touch()
     time.sleep(60)
@@ -52,11 +54,11 @@ def patient():
 
 
 def growing():
-    """Take more memory than any container has, in pieces, at half of the rate up to which nothing may be killed."""
+    """Allocate more memory than any container has, in pieces, at half of the rate below which nothing may be killed."""
     return Holding(2048, 100)
 
 
 def leaping():
-    """Take the same memory at once, in C code that holds the interpreter's lock, so no thread can check it."""
+    """Allocate the same memory at once, in C code that holds the interpreter's lock, so that no thread can check it."""
     bytes(b"\1" * (2048 * MIB))
     return Holding()

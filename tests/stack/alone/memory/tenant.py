@@ -1,7 +1,8 @@
-"""A server that holds memory, and takes more on request. Mounted into containers by test_memory.py.
+"""A server that holds memory, and takes more on request. test_memory.py mounts this file into containers.
 
-``GET /`` allocates memory and returns the server's state; ``POST /take?mib=300&rate=100`` takes more, in MiB/s. The
-server begins with HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in this process.
+``GET /`` allocates memory and returns the server's state; ``POST /take?mib=300&rate=100`` allocates 300 MiB
+at 100 MiB/s. At its start, the server has HOLDS MiB. With PROBE set, the probe of ``/app/probe.yaml`` runs in
+this process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ state = {"pid": os.getpid(), "started": time.time(), "failed": 0, "held": 0}
 
 
 def take(mib, rate=float("inf")):
-    """Allocate memory, and write to it."""
     begin, taken = time.monotonic(), 0
     while taken < mib:
         try:
@@ -45,13 +45,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer()
 
     def do_POST(self):
-        """Allocate more memory, and then answer."""
         asked = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
         take(int(asked["mib"]), float(asked["rate"]))
         self.answer()
 
     def answer(self):
-        """Send the state as JSON."""
         body = json.dumps(state).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -59,11 +57,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Log no requests: the log is the probe's."""
+        """Log no requests: only the probe writes to the log."""
 
 
 def main():
-    """Allocate the memory, start the probe if requested, and serve."""
     take(int(os.environ.get("HOLDS", "700")))
     if os.environ.get("PROBE"):
         from infercanary.probe.config import read
