@@ -24,13 +24,12 @@ LONG = TABLES[".long"]
 
 
 def page(probes, **others):
-    """Render a page."""
     given = {"ended": {}, "troubles": (), "left": (), **others}
     return asyncio.run(status.page(probes, version="1", **given)).decode()
 
 
 def runs(count, seconds=0.02, canary="resnet"):
-    """Return successful runs, ten seconds apart."""
+    """Return successful runs at intervals of ten seconds."""
     return [
         Run(
             n, canary, n * 10.0, n * 10.0, "ok",
@@ -65,12 +64,12 @@ def filled_in(value, text, now):
 
 
 def container(**fields):
-    """Return a probe that was never polled."""
+    """Return a probe that the exporter never polled."""
     return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
 
 
 def probe_of(row, text="", service=""):
-    """Return a container of a table's row. A named container has 120 runs, unless the row says otherwise."""
+    """Return a container of a table's row. A container with a name has 120 runs, unless the row says otherwise."""
     is_named = "name" in row
     fields = {"runs": 120 if is_named else 3, **filled_in(row, text, time.time())}
     name, canary, after = (
@@ -118,7 +117,7 @@ def probe_of(row, text="", service=""):
 
 
 def upgrade(after):
-    """Return the fields of a verdict on an upgrade to search:2 from 20 ms to ``after`` seconds; none for None."""
+    """Return the fields of a verdict on an upgrade to search:2, from 20 ms to ``after`` seconds. None: no verdict."""
     if after is None:
         return {}
     shift = after / 0.02 - 1
@@ -135,7 +134,7 @@ def cards():
 
 
 def many(count=40):
-    """Return the containers of a large host: two of three were upgraded, and every tenth became slower."""
+    """Return the containers of a large host: two thirds were upgraded, and every tenth became slower."""
     kinds: tuple[dict[str, Any], ...] = (
         {},
         {"state": "equivalent", "after": 0.0201},
@@ -146,7 +145,7 @@ def many(count=40):
 
 
 def filled(text):
-    """Return a page with one text in every place that may show a user's or a probe's text."""
+    """Return a page with one text at every place for a text from a user or a probe."""
     probe = probe_of(TABLES["filled"], text)
     fresh = container(service=text, name=f"{text}2", url=f"http://{text}")
     fresh.up, fresh.reported = True, ReportFacts({text: "steady", f"{text}2": text})

@@ -11,7 +11,7 @@ from infercanary.probe.tags import values
 
 
 class Scripted(Target):
-    """Counts its calls, and behaves as a test tells it.
+    """Counts its calls, and behaves as a test says.
 
     Args:
         act: Computation of a repeat.
@@ -67,5 +67,4 @@ def opened(target, *more, tally=None, timeout=30.0, **options):
 
 
 def points(tally, metric):
-    """Return label values → value."""
     return values(tally.families()).get(metric.name, {})

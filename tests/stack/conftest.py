@@ -1,4 +1,4 @@
-"""The real Compose stack, started once for all tests of this folder. Tests are skipped without Docker."""
+"""The real Compose stack, started once for all tests of this folder. Without Docker, pytest skips the tests."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ from registry import running
 
 from images import slower
 
-# Without new vector instructions for torch and oneDNN. This halves the speed of some CPUs, but hardly slows
+# Disable new vector instructions of torch and oneDNN. This halves the speed of some CPUs, but hardly slows
 # others, so the model also waits.
 SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.1)}\n"
 
@@ -49,7 +49,7 @@ def pytest_configure(config):
 
 
 def pytest_sessionstart(session):
-    """Remove the containers of a killed session, before any process of this session starts one."""
+    """Remove the containers of a killed session before any process of this session starts containers."""
     if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or DOCKER.missing()):
         remove_containers(LABEL)
 
@@ -70,7 +70,7 @@ def _impatient(folder):
     store = ["--store", "/var/lib/infercanary/judge.sqlite"]
     environment = {
         "PROBE_INTERVAL_SECONDS": "1",
-        "PROBE_DUTY_CAP": "0.5",  # a higher cap would fill a machine with two cores
+        "PROBE_DUTY_CAP": "0.5",  # with a higher cap, the canaries would fill a machine with two cores
         "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
     }
     servers = ("classify", "moderate", "fleet-embed-1", "fleet-embed-2", "fleet-rank", "fleet-tag")
@@ -102,7 +102,9 @@ def _under_load(port):
 
 @pytest.fixture(scope="session")
 def upgrade(stack):
-    """Upgrade `classify` under load to an image that takes at least twice as long; return the Unix time."""
+    """Upgrade `classify` under load to an image that takes at least twice as long; return the Unix time of the
+    upgrade.
+    """
     build("infercanary-example:slower", SLOWER)
     stack.runs("classify", 26)  # a baseline with known noise
     with _under_load(PORTS["moderate"]):
@@ -114,7 +116,7 @@ def upgrade(stack):
 
 @pytest.fixture(scope="session")
 def judged(stack, upgrade):
-    """Return the times before and after the upgrade with its verdict and alert."""
+    """Return the times before and after the upgrade, when its verdict and its alert exist."""
     regressed = {"service": "classify", "measure": "latency", "verdict": "regressed"}
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
@@ -128,7 +130,7 @@ def judged(stack, upgrade):
 
 @pytest.fixture
 def registry(tmp_path):
-    """Run a real image registry, and return its address."""
+    """Run a real image registry, and return the registry's address."""
     if shutil.which("docker-registry") is None:
         pytest.skip("needs Debian's docker-registry")
     address = f"127.0.0.1:{free_port()}"

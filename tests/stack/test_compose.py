@@ -1,4 +1,4 @@
-"""Canaries in real containers, found through a real Docker, and scraped by a real Prometheus."""
+"""Canaries in real containers: a real Docker lists them, and a real Prometheus scrapes their metrics."""
 
 import contextlib
 import json
@@ -35,14 +35,14 @@ def test_both_services_are_up_with_their_identity(stack):
     assert get(f"{EXPORTER}/-/healthy")
 
 
-@pytest.mark.campaign  # measures for seconds, and up to five times on a machine with other load
+@pytest.mark.campaign  # The test measures for seconds, and up to five times on a machine with other load.
 @pytest.mark.quiet
 def test_prometheus_sees_the_latency_that_a_client_measures(stack):
-    """Both agree within 10 %, or within the client's own spread (its p90 over its p50), over the same half
+    """Canary and client agree within 10 %, or within the client's own spread (p90 over p50), over the same half
     minute.
 
-    The load comes from a client, and the canary's repeats run between requests in the server's one-thread pool. A
-    wrong clock, unit or bucket would be wrong in all five trials.
+    The load comes from the client, and the canary's repeats run between requests in the server's one-thread
+    pool. A wrong clock, unit or bucket would be wrong in all five trials.
     """
     stack.runs("classify", 10)
     seen = []
@@ -60,7 +60,7 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack):
 
 
 def test_the_whole_exposition_is_well_formed(stack):
-    """Checked by promtool and by OpenMetrics' strict parser."""
+    """Two checks: promtool, and OpenMetrics' strict parser."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
     eventually(
@@ -83,7 +83,9 @@ def test_the_whole_exposition_is_well_formed(stack):
 
 
 def test_every_service_is_hardened(stack):
-    """Checks running services; by the Compose file also Grafana, which may not run here, and the profiles."""
+    """The test inspects running services; in the Compose file, it also reads Grafana, which may not run here,
+    and profiles.
+    """
     containers = json.loads(run("docker", "inspect", *compose("ps", "--quiet").split()))
     assert len(containers) == len(services())
     for container in containers:
@@ -98,7 +100,7 @@ def test_every_service_is_hardened(stack):
         assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
         assert int(service["logging"]["options"]["max-file"]) <= 3, name
         assert {port["host_ip"] for port in service.get("ports", ())} <= {"127.0.0.1"}, name
-        ours = service["image"].startswith("infercanary-")  # their Dockerfiles set a user that is not root
+        ours = service["image"].startswith("infercanary-")  # their Dockerfiles set a user other than root
         assert ours or (service["user"].split(":")[0] != "0" and "latest" not in service["image"]), name
 
 
@@ -112,7 +114,7 @@ for method, path, headers in json.loads(sys.argv[1]):
 
 
 def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack):
-    """The requests come from inside the exporter's container, like those of an attacker who controls it."""
+    """The requests come from the exporter's container, like those of an attacker who controls it."""
     name = stack.container("classify")
     allowed = [("GET", "/containers/json"), ("GET", "/version")]
     refused = [

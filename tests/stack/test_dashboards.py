@@ -1,7 +1,7 @@
 """Every query of every panel, variable, annotation and rule runs on the stack's own Prometheus after an upgrade.
 
-The upgrade is made by the stack's fixtures: canaries run once a second, under load, and one service gets a slower
-image. No query may fail, and a query may be empty only if `grafana.empty` has a reason.
+Canaries run once a second, under load, and one service gets a slower image. No query may fail, and a query
+may be empty only if `grafana.empty` has a reason.
 """
 
 import math
@@ -15,23 +15,21 @@ from grafana.prometheus import Prometheus
 from grafana.queries import queries
 
 UPGRADED = "classify"
-# Prometheus remarks this about histograms: each bucket is a separate counter. After a restart a bucket may
-# pass its old count before the next scrape, which hides its reset.
+# Prometheus warns about histograms: each bucket is a separate counter. After a restart, a bucket may pass its
+# old count before the next scrape, which hides its reset.
 HARMLESS = "needed to be fixed for monotonicity"
 STEP = 15
 
 
 class Scene(NamedTuple):
-    """The stack's Prometheus, and the time span of the upgrade."""
-
     prometheus: Prometheus
     start: float
     end: float
 
     def ask(self, expression, over_time=False):
-        """Return Prometheus' answer: at the end of the span, or over the whole span."""
+        """Return Prometheus' answer, at the end of the span or over the whole span."""
         if over_time:
-            # The end is a step of the range, because the verdict may be younger than one step.
+            # The range's last step is the end, because the verdict may be younger than one step.
             first = self.end - math.ceil((self.end - self.start) / STEP) * STEP
             answer = self.prometheus.over(expression, first, self.end, STEP)
         else:
@@ -69,7 +67,7 @@ def test_each_query_and_rule_gives_something_or_is_known_not_to(scene):
 
 
 def test_an_upgrade_is_shown(scene):
-    """Verdict, change and time of the upgrade are in Prometheus. grafana/check tests how panels show them."""
+    """Prometheus has verdict, change and time of the upgrade. grafana/check tests the panels."""
     labels = f'{{service="{UPGRADED}"}}'
     [said] = scene.ask(f'infercanary_verdict{{service="{UPGRADED}", measure="latency"}} == 1').results
     assert said.labels["verdict"] == "regressed"

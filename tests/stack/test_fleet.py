@@ -34,7 +34,7 @@ def fleet(stack):
         compose("--profile", "fleet", "rm", "--force", "--stop", *names)
 
 
-@pytest.mark.campaign  # tests/integration/fleet has takeovers and stored runs; this test is for the Compose profile
+@pytest.mark.campaign  # tests/integration/fleet tests takeovers and stored runs; this test is for the Compose profile
 @pytest.mark.usefixtures("fleet")
 def test_each_service_has_one_judge(stack):
     for service, hosts in (

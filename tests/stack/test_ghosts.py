@@ -1,4 +1,5 @@
-"""Hidden failures, end to end: made in real Docker, judged by the exporter, sent by Prometheus and Alertmanager.
+"""Hidden failures, end to end: caused in real Docker, judged by the exporter, sent by Prometheus and
+Alertmanager.
 
 The tests check the text that the webhook received. All troubles run at the same time, each on its own CPU.
 """
@@ -37,15 +38,13 @@ BY_CHANCE = {"InferCanarySharedCores"}
 
 
 class Ghosts:
-    """Containers in trouble, beside the stack."""
-
     def __init__(self, stack, folder):
         self.stack = stack
         self._folder = folder
 
     def probe(self, service, *options, canaries, image=EXAMPLE, name=""):
-        """Start a container with only a probe; its name is ``name`` or the service. It replaces a container
-        of this name.
+        """Start a container with only a probe. Its name is ``name`` or the service; an older container of this
+        name is removed.
         """
         settings = self._folder / f"{name or service}.yaml"
         pace = {"interval_seconds": 0.5, "duty_cap": 0.3, "timeout_seconds": 2}
@@ -68,7 +67,7 @@ def model(fault="none", **options):
 
 @pytest.fixture(scope="module")
 def ghosts(stack, tmp_path_factory):
-    """Run the stack, without a trouble yet."""
+    """Run the stack without any trouble."""
     folder = tmp_path_factory.mktemp("ghosts")
     folder.chmod(0o755)
     run("docker", "tag", EXAMPLE, MUTABLE)
@@ -81,7 +80,6 @@ def ghosts(stack, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def troubles(ghosts, tmp_path_factory):
-    """Start each service with its trouble, all on the second CPU."""
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     library.parent.chmod(0o755)
     subprocess.run(["cc", "-shared", "-fPIC", str(NVML / "nvml.c"), "-o", str(library)], check=True)
@@ -110,7 +108,7 @@ def troubles(ghosts, tmp_path_factory):
 
 
 def test_a_mutable_tag(troubles):
-    """A mutable tag fires no alert, because nothing happened yet; the status page shows a note."""
+    """Nothing has happened yet, so a mutable tag fires no alert; the status page contains a note."""
     note = f"runs {MUTABLE}, a tag that may point to another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
     assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
@@ -132,7 +130,7 @@ def test_a_trouble_has_its_alert(service, name, labels, words, troubles):
 
 
 def test_no_secret_is_shown(troubles):
-    """Neither the webhook's nor a watched container's secret is in a metric, page, log, image or notification."""
+    """No metric, page, log, image or notification contains the webhook's secret or that of a watched container."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
     pages += [f"{ALERTMANAGER}{path}" for path in ("/metrics", "/api/v2/status", "/api/v2/alerts")]
@@ -151,8 +149,9 @@ def test_no_secret_is_shown(troubles):
 @pytest.fixture(scope="module")
 def upgrades(troubles, request):
     """Return the time of the upgrade of `classify`, on a machine without the other troubles."""
-    remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # their alerts were received
-    # The fixture is requested here: as an argument, a session's fixture would run before those of the module.
+    remove(*(f"{PROJECT}-{name}" for name in TROUBLES))  # the webhook has received their alerts
+    # Request this fixture here: as an argument, a fixture of the session would run before the module's
+    # fixtures.
     return request.getfixturevalue("upgrade")
 
 
@@ -167,13 +166,14 @@ def test_a_slower_image(ghosts, upgrades, request):
     compared = stack.samples("infercanary_upgrade_info", service="classify")
     candidates = {labels["candidate_image"].partition(" ")[0] for labels, _ in compared}
     assert candidates == {"infercanary-example:slower"}
-    # On a slow machine with few cores, the image's load also slows its neighbours, and counts as the host's
-    # part.
+    # On a slow machine with few cores, the image's load also slows its neighbours, and counts as slowdown by
+    # the host.
     blamed = stack.samples("infercanary_shift_cause", service="classify")
     assert {labels["cause"] for labels, on in blamed if on} <= {"image", "both"}
     for words in (r"resnet18 is [\d.]+ % slower", r"torch_cpu_capability \S+ → (DEFAULT|default)"):
         assert re.search(words, alert.text), alert.text
-    # A neighbour may use memory bandwidth meanwhile. Then the controls show that as part of the change.
+    # Meanwhile, a neighbour may use memory bandwidth. The controls then count a part of the change as the
+    # host's.
     assert re.search(r"; (compute|memory)\b", alert.text), alert.text
 
 

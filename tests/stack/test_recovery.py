@@ -1,4 +1,4 @@
-"""Stopped, restarted or replaced parts recover without affecting other parts, and are counted once."""
+"""Stopped, restarted or replaced parts recover without an effect on other parts, and each restart counts once."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, build, compose, eventua
 def test_removed_then_recreated_with_another_image(stack):
     service = "moderate"
     name, count = stack.container(service), "infercanary_latency_seconds_count"
-    stack.runs(service, 20)  # so many runs that Prometheus sees the reset of the counter
+    stack.runs(service, 20)  # enough runs that Prometheus notices the reset of the counter
     counted = stack.value(count, service=service) or 0.0
     [(before, _)] = stack.samples("infercanary_container_info", service=service)
 
@@ -23,7 +23,7 @@ def test_removed_then_recreated_with_another_image(stack):
     )
 
     def left():
-        """Return the exporter's lines about the container; lines of its verdict disappear at the next judgement."""
+        """Return the exporter's lines about the container. The lines of a verdict disappear at the next judgement."""
         text = get(f"{EXPORTER}/metrics").decode()
         return [line for line in text.splitlines() if f'container="{name}"' in line]
 
@@ -41,7 +41,7 @@ def test_removed_then_recreated_with_another_image(stack):
     assert after["image"] == "infercanary-example:next"
     assert after["image_id"] != before["image_id"]
     assert after["container_id"] != before["container_id"]
-    # The probe's counters begin at 0; for Prometheus it is the same series with a reset.
+    # The probe's counters start at 0; for Prometheus, this is a reset of the same series.
     assert (stack.value(count, service=service) or 0) < counted
     resets = f'resets({count}{{container="{name}"}}[15m]) > 0'
     eventually("the series continues in Prometheus", 120, lambda: stack.query(resets))
@@ -49,16 +49,16 @@ def test_removed_then_recreated_with_another_image(stack):
 
 @pytest.mark.campaign
 def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, registry):
-    """The tag stays the same, and only the digest distinguishes the images.
+    """The tag stays the same, so only the digest distinguishes the images.
 
-    The image is the smallest one, because a push compresses all of it. It needs no probe to be shown.
+    The image is the smallest one, because a push compresses all of it; it needs no probe.
     """
     name = f"{PROJECT}-pushed"
     small = run("docker", "inspect", "--format", "{{.Config.Image}}", stack.container("socket-proxy")).strip()
     reference = f"{registry}/infercanary-pushed:latest"
 
     def push(version):
-        """Build and push the next image of the tag, and return its digest from the registry."""
+        """Build and push the tag's next image, and return its digest in the registry."""
         build(reference, f"FROM {small}\nENV VERSION={version}\n")
         run("docker", "push", reference)
         digests = run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)
@@ -74,7 +74,6 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
         )
 
     def shown(digest):
-        """Return True if exporter and Prometheus show the digest."""
         found = stack.samples("infercanary_container_info", container=name)
         selector = f'{{container="{name}", image_digest="{digest}"}}'
         return [labels["image_digest"] for labels, _ in found] == [digest] and bool(
@@ -94,7 +93,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
         run("docker", "rmi", "--force", reference)
 
 
-# No other test can run while the daemon is stopped.
+# While the daemon is stopped, no other test can run.
 @pytest.mark.quiet
 def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     def counts(report):
@@ -114,7 +113,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     eventually("Docker", 60, lambda: subprocess.run(answers, capture_output=True).returncode == 0)
 
     def exact():
-        """Return True if the exporter's count is between two counts that are read from the probe."""
+        """Return True if the exporter's count is between two counts of the probe, read before and after it."""
         low = counts(stack.probe_report("classify"))
         shown = stack.value("infercanary_latency_seconds_count", service="classify")
         high = counts(stack.probe_report("classify"))
@@ -133,7 +132,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack):
     for service in PORTS:
         [(_, series)] = stack.query(f'count(infercanary_latency_seconds_count{{service="{service}"}})')
         assert series == 1
-    # Over the restart, Prometheus' increase is at most the probe's count since its start.
+    # Over the restart, the increase in Prometheus is at most the probe's count since its start.
     [started] = stack.starts("classify")
     since = f"{time.time() - started:.0f}s"
     [(_, increase)] = stack.query(

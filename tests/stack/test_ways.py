@@ -1,8 +1,8 @@
-"""The ways to run a probe in docs/probe.md, each in a real container, found by the exporter through a real Docker.
+"""The ways to run a probe in docs/probe.md, each in a real container that the exporter finds through a real
+Docker.
 
-The Compose stack itself tests the first way, in the server's own process. These tests cover the others: beside the
-server, and alone. Processes and Podman have the sockets. Settings and commands are those of the page; only device and
-pace differ.
+The Compose stack tests the first way, in the server's own process. These tests cover the others: beside the
+server, and alone. Settings and commands are those of the page; only the device and the interval differ.
 """
 
 import json
@@ -15,7 +15,7 @@ from harness import OWN_LABEL, PROJECT, ROOT, build, eventually, remove_containe
 from tests.scenarios import cases
 
 IMAGE = "infercanary-example:dev"
-# The Compose file's options for its inference services.
+# Options of the Compose file for its inference services.
 HARDENED = (
     *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"),
     *("--pids-limit", "256", "--memory", "2g", "--cpus", "1", "--env", "OMP_NUM_THREADS=1"),
@@ -27,7 +27,7 @@ ALONE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
 @pytest.fixture
 def start(stack):
-    """Start containers on the stack's networks, by a short name; remove them afterwards, and print their logs."""
+    """Start containers on the stack's networks under short names; afterwards, print their logs and remove them."""
     started = []
 
     def begin(short, *options, image=IMAGE, command=()):
@@ -78,7 +78,7 @@ def inspect(name):
 
 
 def runs_go_on(stack, name, image=IMAGE, canary="resnet18"):
-    """Wait until the container is up and two further runs are counted; return its labels."""
+    """Wait until the container is up and the exporter counts two more runs; return the container's labels."""
     eventually(f"{name} is up", 60, lambda: stack.value("infercanary_up", container=name) == 1)
     count = "infercanary_latency_seconds_count"
     first = eventually(f"a run of {name}", 60, lambda: stack.value(count, container=name) or 0.0)
@@ -103,7 +103,6 @@ PLAIN = "python:3.11-slim-bookworm"
 
 @pytest.fixture(scope="module")
 def sidecar():
-    """Build the image with only the probe."""
     tag = "infercanary-probe:dev"
     run("docker", "build", "--quiet", "--tag", tag, "--file", "probe/Dockerfile", ".", seconds=300)
     return tag
@@ -127,8 +126,8 @@ def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sid
         processes = run("docker", "top", name, "-o", "pid,args")
         for part in ("http.server", "infercanary beside", "probe --config"):
             assert part in processes, processes
-        # http.server ends by SIGTERM, as it does without a probe. 137 would mean that Docker killed it after
-        # 10 s.
+        # SIGTERM ends http.server, as it does without a probe. 137 would mean that Docker killed it after 10
+        # s.
         assert stop(name) == 143
     finally:
         run("docker", "rm", "--force", f"{PROJECT}-any-image")

@@ -1,4 +1,4 @@
-"""A real Alertmanager with the shipped configuration, and a webhook that keeps its notifications."""
+"""A real Alertmanager with the shipped configuration, and a webhook that stores its notifications."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ class Alertmanager:
         self.received = received
 
     def send(self, *alerts, ends_at=""):
-        """Send alerts in Prometheus' form. Each has ``alertname``, and labels in addition to the labels of the rule."""
+        """Send alerts in the form of Prometheus. Each has ``alertname``, and labels in addition to those of the
+        rule.
+        """
         end = {"endsAt": ends_at} if ends_at else {}
         body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)
 
     def states(self):
-        """Return the labels of each received alert → ``active`` or ``suppressed``."""
+        """Return the state of each received alert, ``active`` or ``suppressed``, with its labels."""
         return {frozenset(alert["labels"].items()): alert["status"]["state"] for alert in self._ask("GET")}
 
     def _ask(self, method, body=None):
@@ -62,7 +64,7 @@ def running(folder, changed):
 
     Args:
         folder: Empty folder.
-        changed: Text of the configuration → replacement.
+        changed: Replacements by text of the configuration.
     """
     port = free_port()
     received = []

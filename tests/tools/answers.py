@@ -1,5 +1,3 @@
-"""A small HTTP server for tests."""
-
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +8,8 @@ def answering(answer):
     """Serve on a free port, and yield the URL.
 
     Args:
-        answer: Gets the path and the body of each request, in a thread, and returns a status and a body.
+        answer: Is called in a thread with the path and the body of each request, and returns a status and a
+    body.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -25,8 +24,7 @@ def answering(answer):
         def do_POST(self):
             self.do_GET()
 
-        def log_message(self, *_):
-            """Log no requests."""
+        def log_message(self, *_): ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

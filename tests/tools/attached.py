@@ -1,4 +1,4 @@
-"""The volume with the probe, and the lines of `infercanary attach`."""
+"""The volume with the probe, and the lines that `infercanary attach` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMAGE = "infercanary-probe:dev"
 
 @contextmanager
 def filled_volume():
-    """Fill the volume as docs/other-ways.md does; remove the volume afterwards."""
+    """Fill the volume with the commands of docs/other-ways.md; remove the volume afterwards."""
     run("docker", "build", "--quiet", "--tag", IMAGE, "--file", "probe/Dockerfile", ".", seconds=900)
     run("docker", "volume", "rm", "--force", VOLUME)
     run("docker", "run", "--rm", "--volume", f"{VOLUME}:/infercanary", "--entrypoint", "true", IMAGE)
@@ -31,7 +31,7 @@ def attach(image):
 
 
 def steady_seconds(report):
-    """Return a canary's time to its first steady run; None before."""
+    """Return the seconds until a canary's first steady run; None before this run."""
     times = [
         point.value
         for family in report.families

@@ -51,7 +51,7 @@ one by one and writes this table; what was right at the present commit is not ru
 """
 _PROBE, _EXPORTER = "probe/infercanary/probe", "exporter/infercanary/exporter"
 _STORE, _JUDGE = "exporter/infercanary/store", "exporter/infercanary/judge"
-# What a test is about, by how its path begins: the first that fits.
+# Topic of a test, by the beginning of its path: the first match counts.
 PACKAGES = {
     "tests/host/": (_PROBE, "deploy/systemd"),
     "tests/fuzz/": (_EXPORTER, _STORE, "exporter/infercanary/client"),
@@ -84,18 +84,16 @@ class Row(NamedTuple):
 
 
 def read(text):
-    """Return the rows of the table by test."""
     rows = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| tests/")]
     return {row[0]: Row(*row) for row in rows}
 
 
 def write(rows):
-    """Write the table, sorted by test."""
     TABLE.write_text(HEAD + "".join(str(row) for _, row in sorted(rows.items())))
 
 
 def by_cause(rows):
-    """Return the table of trials with a made cause, by cause."""
+    """Return the table of trials, grouped by the caused trouble."""
     found = {}
     for test, row in sorted(rows.items()):
         if trial := _TRIAL.search(test):
@@ -109,7 +107,6 @@ def by_cause(rows):
 
 
 def collected(options):
-    """Return the pytest ids of the campaign's tests."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "campaign", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode not in (0, 5):
@@ -118,7 +115,7 @@ def collected(options):
 
 
 def commit():
-    """Return the last commit that changed more than the tables, with `+changes` if other files were changed since."""
+    """Return the last commit that changed more than the tables, with `+changes` if other files have changed since."""
     but_the_table = ("--", ".", *(f":!{table.relative_to(ROOT)}" for table in (TABLE, CAUSES)))
     log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
     short = subprocess.check_output(log, cwd=ROOT, text=True).strip()
@@ -128,9 +125,9 @@ def commit():
 
 @functools.cache
 def has_changed(folders, since):
-    """Return True if the code of any of the folders changed since a commit, or if the commit is unknown here.
+    """Return True if code in any of the folders changed since a commit, or if this repository lacks the commit.
 
-    Words do not count: a comment, a docstring, or a text of four words.
+    A change of words is no change: a comment, a docstring, or a text of four words or more.
     """
     command = ["git", "diff", "--name-only", "--no-renames", since, "HEAD", "--", *folders]
     listed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
@@ -141,7 +138,7 @@ def has_changed(folders, since):
 
 @functools.cache
 def code(name, at):
-    """Return a file at a commit, without the words in Python; empty if the commit lacks the file."""
+    """Return a file at a commit, for Python without its words, or an empty text if the commit lacks the file."""
     show = ["git", "show", f"{at}:{name}"]
     text = subprocess.run(show, cwd=ROOT, check=False, capture_output=True, text=True).stdout
     if not name.endswith(".py"):
@@ -154,7 +151,7 @@ def code(name, at):
 
 
 def stale(rows):
-    """Return the command for each file whose tests never ran, or whose packages changed since."""
+    """Return a command for each file whose tests never ran, or whose packages have changed since."""
     found = Counter()
     for test, row in sorted(rows.items()):
         file = test.partition("::")[0]
@@ -187,14 +184,14 @@ def run(test):
 
 
 def once(tests):
-    """Run one trial of each cause. After a wrong verdict two more trials must succeed, because no machine is
-    quiet always.
+    """Run one trial of each cause. After a wrong verdict, two more trials must succeed: a machine is not always
+    quiet.
 
     Args:
         tests: pytest ids; the trials of a cause are in order.
 
     Returns:
-        1 if a cause was not named.
+        1 if a verdict named the wrong cause, otherwise 0.
     """
     trials = {}
     for test in tests:
@@ -209,7 +206,7 @@ def once(tests):
 
 
 def main():
-    """Run the tests that have not passed at this commit; return 1 if a test failed."""
+    """Run the tests that have not passed at this commit; return 1 if a test failed, otherwise 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
@@ -229,7 +226,7 @@ def main():
     if arguments.causes and arguments.once:
         return once(tests)
     if not arguments.k:
-        rows = {test: row for test, row in rows.items() if test in tests}  # rows of removed tests are dropped
+        rows = {test: row for test, row in rows.items() if test in tests}  # drop rows of removed tests
     failed = 0
     for number, test in enumerate(tests, 1):
         row = rows.get(test)

@@ -1,4 +1,4 @@
-"""Containers that run one small canary, which uses only CPU time."""
+"""Containers that run one small canary, which uses nothing but CPU time."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ class Spin:
 SETTINGS = {
     "canaries": {"spin": {"target": "spin:Spin"}},
     "interval_seconds": 0.8,
-    # A run takes a quarter of a second or more, several periods of a CPU quota.
+    # A run takes a quarter of a second or more, which is several periods of a CPU quota.
     "duty_cap": 0.6,
 }
 PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
 
 
 class Canary:
-    """A container with one canary."""
-
     def __init__(self, name):
         self.name = name
         address = run("docker", "port", name, "9798/tcp").split()[0]
@@ -70,7 +68,7 @@ class Canary:
 
 @contextmanager
 def begun_in(folder, image):
-    """Start canaries in separate containers; remove them afterwards, and print their logs."""
+    """Start canaries in separate containers; afterwards, print their logs and remove the containers."""
     target, settings = folder / "spin.py", folder / "probe.yaml"
     target.write_text(TARGET)
     settings.write_text(yaml.safe_dump(SETTINGS))

@@ -33,7 +33,7 @@ CHART_IMAGE = dict(zip(("repository", "tag"), EXPORTER.split(":"), strict=True),
 
 
 def missing():
-    """Return the reason why no Kubernetes cluster can be used, or None."""
+    """Return the reason why no Kubernetes cluster is available, or None."""
     for program in ("docker", "helm", "prometheus", *(("kubectl",) if GIVEN else ())):
         if not shutil.which(program):
             return f"no program {program}"
@@ -59,7 +59,6 @@ class Cluster:
 
     @functools.cached_property
     def nodes(self):
-        """Names of the three nodes that run test pods."""
         names = sorted(
             node["metadata"]["name"]
             for node in self.get("nodes")["items"]
@@ -69,11 +68,9 @@ class Cluster:
         return names[:3]
 
     def kubectl(self, *arguments, text=None, seconds=120):
-        """Run kubectl, and return its standard output."""
         return run(self._kubectl, *arguments, text=text, seconds=seconds, **self._environment)
 
     def helm(self, *arguments, seconds=120):
-        """Run Helm, and return its standard output."""
         return run("helm", *arguments, seconds=seconds, **self._environment)
 
     @contextmanager
@@ -94,7 +91,6 @@ class Cluster:
             self.helm("uninstall", name, "--namespace", name)
 
     def apply(self, *objects):
-        """Create or change objects."""
         self.kubectl("apply", "--server-side", "--filename", "-", text=yaml.safe_dump_all(objects))
 
     def get(self, *arguments):
@@ -102,12 +98,12 @@ class Cluster:
         return json.loads(self.kubectl("get", *arguments, "--output", "json"))
 
     def pods(self, namespace, selector=""):
-        """Return the pods of a namespace, without terminating pods."""
+        """Return the pods of a namespace, except terminating pods."""
         items = self.get("pods", "--namespace", namespace, "--selector", selector)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def rights(self, account):
-        """Return resource → verbs of a service account, without the rights of every account (to ask for
+        """Return the verbs of a service account by resource, without the rights of every account (to ask for
         rights and identity).
         """
         table = self.kubectl(

@@ -1,4 +1,6 @@
-"""A disk that is full, or that loses power: a C library under real processes, for the files of one folder."""
+"""A disk that becomes full or loses power: a C library under real processes simulates it for the files of one
+folder.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,11 @@ needs_cc = pytest.mark.skipif(
 
 _HEAD = struct.Struct("<iiqq")  # struct head in disk.c
 _CONTROL = struct.Struct("<qq")
-_SECTOR = 512  # bytes that a disk writes atomically
+_SECTOR = 512  # number of bytes that a disk writes atomically
 _HERE = "."  # the folder itself
 
 
 class Call(NamedTuple):
-    """A call of a process to the disk."""
-
     kind: str
     """`C` create, `W` write, `T` truncate, `S` sync, `U` remove, `R` rename."""
     name: str
@@ -46,22 +46,22 @@ class Room:
 
     @property
     def calls(self):
-        """Number of calls so far that needed space."""
+        """Number of calls that needed space so far."""
         return int(_CONTROL.unpack(self._control.read_bytes())[0])
 
     def ends_at(self, call):
-        """Leave no space from this call on; 0 means that there is space again."""
+        """Let the disk be full from this call on; 0 means that it has space again."""
         with self._control.open("r+b", buffering=0) as file:
             file.seek(8)
             file.write(struct.pack("<q", call))
 
 
 class FakeDisk:
-    """Simulated disk of a folder, for processes with its environment.
+    """Simulated disk of a folder, for processes with its environment variables.
 
     Args:
         folder: Folder on the disk.
-        beside: Another folder, for the library's own files.
+        beside: Another folder, for the files of the library.
     """
 
     def __init__(self, folder, beside):
@@ -77,7 +77,7 @@ class FakeDisk:
 
     @property
     def environment(self):
-        """Environment of a process that uses this disk."""
+        """Environment variables of a process that uses this disk."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAKE_DISK": str(self.folder),
@@ -86,7 +86,6 @@ class FakeDisk:
         }
 
     def take_record(self):
-        """Return the calls since the last record. A call whose record is cut off is left out."""
         data = self._record.read_bytes() if self._record.exists() else b""
         self._record.unlink(missing_ok=True)
         return [*_calls(data)]
@@ -105,7 +104,7 @@ def _calls(data):
 
 
 class _File:
-    """Synced content of a file, and the writes since."""
+    """Synced content of a file, and all writes since the sync."""
 
     def __init__(self, safe=b""):
         self.safe = bytearray(safe)
@@ -131,9 +130,9 @@ class _File:
 
 
 class Platter:
-    """Worst disk that POSIX allows: each sector that was not synced may be written or not, in any order.
+    """The worst disk that POSIX permits: after a power failure, it may have lost any sector that was not synced.
 
-    Changes of names happen in order, as in every journalling file system.
+    Renames take effect in order, as in every journalling file system.
 
     Args:
         files: Initial files.
@@ -145,7 +144,7 @@ class Platter:
         self._unsafe_names = []
 
     def take(self, call):
-        """Apply the call of a process."""
+        """Apply a process's call."""
         if call.name == _HERE:
             if call.kind == "S":
                 self._safe_names, self._unsafe_names = dict(self._names), []
@@ -159,10 +158,10 @@ class Platter:
             self._names[call.name].unsafe.append(call)
 
     def left(self, rng):
-        """Return the files after a power failure now.
+        """Return the files after a power failure at this moment.
 
         Args:
-            rng: Chooses which writes that were not synced reached the disk.
+            rng: Selects the unsynced writes that reached the disk.
         """
         names = dict(self._safe_names)
         for call, file in self._unsafe_names[: rng.randint(0, len(self._unsafe_names))]:

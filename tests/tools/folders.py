@@ -1,4 +1,4 @@
-"""Plugin for a folder of tests with a requirement: marks its tests, and skips them or fails in CI."""
+"""Plugin for a folder of tests with a requirement. Without the requirement, it skips the tests, or in CI fails them."""
 
 import functools
 import os
@@ -23,17 +23,17 @@ class NeedyFolder:
         self._needs = needs
         self.missing = functools.cache(missing)
 
-    # runs before the option -m reads the marks
+    # pytest evaluates the option -m after this hook
     @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")
     def pytest_mark_all(self, items):
         for item in items:
             if self._has(item):
                 item.add_marker(self._mark)
 
-    # runs after the option -m deselected tests
+    # pytest has applied the option -m before this hook
     @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
     def pytest_skip_all(self, config, items):
-        """Skip the selected tests of the folder; in CI end the session instead."""
+        """Skip the selected tests of the folder; in CI, end the session instead."""
         mine = [item for item in items if self._has(item)]
         if not mine or config.option.collectonly or not (why := self.missing()):
             return
@@ -50,7 +50,7 @@ class NeedyFolder:
         if not self._has(item) or not report.skipped:
             return report
         if isinstance(report.longrepr, tuple) and self.missing():
-            # pytest's summary has a line for each file that skips tests: show one line for the folder.
+            # pytest's summary has a line for each file with skipped tests: print one line for the folder.
             report.longrepr = (str(self._folder), None, report.longrepr[2])
         if os.environ.get("CI"):
             report.outcome = "failed"

@@ -1,4 +1,4 @@
-"""A process without leftovers of other tests."""
+"""Runs code in a process without leftovers of other tests."""
 
 import os
 import shutil
@@ -14,15 +14,15 @@ import pytest
 def in_a_fresh_process(function):
     """Call a function of a module in a new child process, and return its result.
 
-    Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads that are
-    ending.
+    Other tests leave threads and memory in this process: pools of an engine, some of them pinned, and threads
+    that are about to end.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as child:
         return child.submit(function).result(60)
 
 
 def printed(code, *arguments, **environment):
-    """Run code in a new interpreter with additional environment variables, and return its output."""
+    """Run code in a new interpreter with additional environment variables, and return the output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300,
         env={**os.environ, **environment},
@@ -34,7 +34,7 @@ def printed(code, *arguments, **environment):
 def in_a_pid_namespace(shell, code):
     """Run code in a shell that is process 1 of a PID namespace, as in a container, and return the output.
 
-    ``shell`` runs Python and the code as ``"$0" -c "$1"``.
+    ``shell`` runs Python with the code as ``"$0" -c "$1"``.
     """
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
@@ -45,7 +45,7 @@ def in_a_pid_namespace(shell, code):
 
 @contextmanager
 def running(*command):
-    """Run a process that prints a line when it is ready; yield the process and the line. The end kills it."""
+    """Run a process that prints a line when it is ready; yield process and line, and finally kill the process."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()

@@ -1,6 +1,6 @@
-"""The judge's thread on a disk that is full from a given call on, and has space again later.
+"""The judge's thread on a disk that becomes full at a given call, and has space again later.
 
-A separate process with ``tests/fake_disk`` below it; it prints a line of JSON for each call.
+This is a separate process on ``tests/fake_disk``; it prints a line of JSON for each call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store.store import open_store
 
 REPORTS = 4
-RUNS = 8  # runs in each report
+RUNS = 8  # number of runs in each report
 S = ServiceKey("", "s")
 
 
 class Trial(msgspec.Struct):
-    """Result of one trial."""
-
     calls: int
     """Number of calls that needed space, until the disk had space again."""
     ups: list[float]
@@ -78,7 +76,7 @@ def _ended(judging):
 
 
 def trial(folder, room, call):
-    """Run one trial in which the disk is full from this call on; 0 means that it is never full."""
+    """Run one trial in which the disk becomes full at this call; 0 means that the disk is never full."""
     path, left = folder / "store.db", folder / "left.db"
     first = room.calls
     room.ends_at(first + call if call else 0)

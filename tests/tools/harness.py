@@ -24,19 +24,19 @@ ALERTMANAGER = "http://127.0.0.1:9093"
 EXAMPLE = "infercanary-example:dev"
 PORTS = {"classify": 8001, "moderate": 8002}
 GHOSTS = ROOT / "tests/stack/ghosts"
-# This text is only in the webhook's address and in the environment of a watched container. It must appear
-# nowhere else.
+# This text is only in the webhook's address and in the environment of a watched container. No other place may
+# contain it.
 SECRET = "s3cr3t-t0k3n-0f-a-t3st"
 LABEL = "infercanary.test"
-# Label of containers that a test starts beside the stack. pytest-xdist runs tests in several processes, and
-# each process removes only its own containers.
+# Label of the containers that a test starts beside the stack. pytest-xdist runs tests in several processes,
+# and each process removes only its own containers.
 OWN_LABEL = f"{LABEL}={os.environ.get('PYTEST_XDIST_WORKER', 'one-process')}"
-# Every Docker has the legacy builder. BuildKit needs a plug-in that Debian does not package.
+# Every Docker has the legacy builder; BuildKit needs a plug-in that Debian does not package.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
 
 def run(*command, seconds=120, text=None, **environment):
-    """Run a command with ``text`` as its input, and return its standard output. A failure shows the whole output."""
+    """Run a command with ``text`` as its input, and return its standard output. A failure prints the whole output."""
     done = subprocess.run(
         command, cwd=ROOT, env={**ENVIRONMENT, **environment}, input=text, capture_output=True, text=True,
         timeout=seconds,
@@ -47,7 +47,7 @@ def run(*command, seconds=120, text=None, **environment):
 
 @contextmanager
 def background(*command, **options):
-    """Run a program during the block, without its output unless ``options`` of ``Popen`` name a file for it."""
+    """Run a program during the block. Its output is discarded, unless ``options`` of ``Popen`` name a file for it."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, **quiet | options)
     try:
@@ -58,7 +58,7 @@ def background(*command, **options):
 
 
 def compose(*arguments, seconds=120, **environment):
-    """`docker compose` on the shipped file."""
+    """Run `docker compose` with the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
 
 
@@ -69,17 +69,17 @@ def replace_classify(tag, arenas):
 
 
 def make_images():
-    """Build the Compose file's images in sequence, because they share layers."""
+    """Build the Compose file's images one after another, because they share layers."""
     run("make", "images", seconds=900)
 
 
 def build(tag, dockerfile):
-    """Build an image from a Dockerfile without a build context."""
+    """Build a tagged image from a Dockerfile without a build context."""
     run("docker", "build", "--quiet", "--tag", tag, "-", text=dockerfile)
 
 
 def services():
-    """Return the services of the shipped Compose file. Grafana is left out if its image cannot be downloaded."""
+    """Return the services of the shipped Compose file, without Grafana if its image cannot be downloaded."""
     found = json.loads(compose("config", "--format", "json"))["services"]
     there = run("docker", "images", "--format", "{{ .Repository }}:{{ .Tag }}").split()
     return [name for name in found if name != "grafana" or found[name]["image"] in there]
@@ -138,13 +138,12 @@ def started(folder, added):
 
 
 def remove_containers(label=OWN_LABEL):
-    """Remove the containers that tests of this process started; those of all processes if ``label`` is LABEL."""
+    """Remove the containers that tests of this process started. With the label LABEL, remove those of all processes."""
     if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
         run("docker", "rm", "--force", "--volumes", *found)
 
 
 def remove(*names):
-    """Remove these containers if they exist."""
     run("sh", "-c", f"docker rm --force --volumes {' '.join(names)} 2>/dev/null || true")
 
 
@@ -159,7 +158,6 @@ def get(url):
 
 
 def query(prometheus, expression):
-    """Return the current result of a query to Prometheus."""
     url = f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
     result = json.loads(get(url))["data"]["result"]
     return [(item["metric"], float(item["value"][1])) for item in result]
@@ -182,7 +180,7 @@ class Alert(NamedTuple):
 
 
 class Stack:
-    """The running stack, as a user sees it; with the address of another exporter, as seen by that exporter."""
+    """The running stack from the side of a user. With the address of another exporter: the stack of that exporter."""
 
     def __init__(self, exporter=EXPORTER):
         self.exporter = exporter
@@ -207,7 +205,6 @@ class Stack:
         return found[0][1] if found else None
 
     def query(self, expression):
-        """Return Prometheus' current result of a query."""
         return query(PROMETHEUS, expression)
 
     def runs(self, service, runs, seconds=400):

@@ -1,9 +1,10 @@
 """Simulated starts with memory, energy and the throughput of a sweep, in the form for ``compare`` and ``ab``.
 
-Latency is the same on both sides: a level for each start (SD .5 %), runs with an SD of 1 %. Memory is a level for each
-start (SD 1 %) that grows by half a percent in the first 50 runs. Throughput is a level for each start (SD 2 %), the
-noise of a second's requests (SD 1.5 %), a clock that is 3 % slower for one value in five, and one value in 50
-throttled by 20 %. Energy has both scatters at 2 %.
+All SDs are relative. Latency is equal on both sides: a level for each start (SD .5 %), and runs around it (SD
+1 %). Memory has a level for each start (SD 1 %), and grows by half a percent in the first 50 runs. Throughput
+has a level for each start (SD 2 %) and the noise of a second's requests (SD 1.5 %); the clock is 3 % slower
+for one value in five, and one value in 50 is throttled by 20 %. Energy has an SD of 2 % between starts and
+between runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CHANGES = {
     "-20 % throughput at batch 8": {AT_8: 0.8},
 }
 """Measure → ratio of the new image to the old image."""
-MOST = 12  # largest number of starts of each side, as `--restarts`
+MOST = 12  # largest number of starts of each side, as in `--restarts`
 
 
 def start(rng, change, runs, every):
@@ -36,7 +37,7 @@ def start(rng, change, runs, every):
 
     Args:
         rng: Random numbers.
-        change: Measure → ratio.
+        change: Ratios by measure.
         runs: Number of runs, 10 s apart.
         every: Each ``every``-th run has the points of a sweep.
 
@@ -75,7 +76,7 @@ def compared(change, starts, seed):
     """Return the result of ``compare`` for two simulated journals.
 
     Args:
-        change: Measure → ratio of the new image.
+        change: Ratios of the new image by measure.
         starts: Number of starts of each side.
         seed: Seed of the random numbers.
     """
@@ -88,7 +89,7 @@ def experiment(change, seed):
     """Return the final result of a simulated ``ab``.
 
     Args:
-        change: Measure → ratio of side B.
+        change: Ratios of side B by measure.
         seed: Seed of the random numbers.
     """
     rng = np.random.default_rng(seed)

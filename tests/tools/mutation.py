@@ -1,8 +1,9 @@
 """Mutation testing: changes one place in a package's code, and checks that a test of the package fails.
 
-``make mutation`` tries a sample of all mutants of `judge/`, drawn once by a seed, and records the score in
-benchmarks/results/mutation.md; ``ARGS="--package store"`` selects another package. Results are kept in build/mutation
-until the package or its tests change, so a larger ``--sample``, or a run after an interruption, tries only the rest.
+``make mutation`` tries a random sample of all mutants of `judge/`, with a fixed seed, and records the score
+in benchmarks/results/mutation.md; ``ARGS="--package store"`` selects another package. build/mutation stores
+the results until the package or its tests change. A larger ``--sample``, or a run after an interruption,
+tries only the missing mutants.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ either a missing test or a change that makes no difference.
 # Python never evaluates `X | None` in a signature, so no test can notice a change of it.
 LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
 COPIED = ("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/", "docs/")
-SECONDS = 240  # limit for the tests of one mutant; without a mutation they take a quarter of it
+SECONDS = 240  # Limit for the tests of one mutant; without a mutation, they take a quarter of it.
 
 
 def copy(package, sources, tests):
-    """Copy the tree to mutate, and return the session of results that belongs to these sources."""
+    """Copy the files to mutate, and return the session of results for these sources."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
     digest = hashlib.sha256()
@@ -57,9 +58,9 @@ def copy(package, sources, tests):
 
 
 def mutants(database, seed):
-    """Return the mutants that a test could notice, in an order drawn by the seed."""
+    """Return the mutants that a test could notice, in a random order by the seed."""
     found = [item for item in database.work_items if not item.mutations[0].operator_name.startswith(LEFT_OUT)]
-    # The ids are new in each session, but the mutations are the same.
+    # Each session has new ids for the same mutations.
     found.sort(key=lambda item: str(item.mutations[0]))
     random.Random(seed).shuffle(found)
     return found
@@ -69,7 +70,7 @@ def section(tried, possible, sampled):
     """Return the page's section on a package, in Markdown.
 
     Args:
-        tried: Module, place, and whether a test failed, for each tried mutant.
+        tried: Module and place of each tried mutant, and True if a test failed.
         possible: Number of mutants by module, and of ``all``.
         sampled: Description of the sample.
     """
@@ -84,7 +85,7 @@ def section(tried, possible, sampled):
         killed = [is_killed for module, _, is_killed in tried if name in (module, "all")]
         share = f"{100 * sum(killed) / len(killed):.0f} %" if killed else "–"
         lines.append(f"| {name} | {possible[name]} | {len(killed)} | {sum(killed)} | {share} |")
-    if killed:  # of all modules
+    if killed:  # the row of all modules
         low, high = binomtest(sum(killed), len(killed)).proportion_ci(method="wilson")
         lines += ["", f"95 % interval of the score of all (Wilson): {100 * low:.0f} to {100 * high:.0f} %."]
     survivors = sorted(f"- `{place}`" for _, place, is_killed in tried if not is_killed)
@@ -92,7 +93,7 @@ def section(tried, possible, sampled):
 
 
 def page(text, package, section):
-    """Return the page with the section of a package replaced."""
+    """Return the page with a new section of one package."""
     parts = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:]) | {package: section}
     return HEAD + "\n".join(f"## {name}\n\n{part.strip()}\n" for name, part in sorted(parts.items()))
 
@@ -111,7 +112,7 @@ def main():
     session = copy(package, sources, tests)
     os.chdir(TREE)
     os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
-    # a mutant may have the same time and size as its original, so cached bytecode would look valid
+    # A mutant may have the time and size of its original, so cached bytecode would look valid.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     command = f"{sys.executable} -m pytest -q -x -n 0 {tests}"
     subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """The cluster's test images as one archive that `ctr images import` and `docker load` can read.
 
-All images share the root file system of the image built by exporter/Dockerfile, so it is stored once. A canary's image
-adds a few small files, and differs from other canaries' images by its environment.
+All images share the root file system of the exporter's image, so the archive stores it once. The image of a
+canary adds a few small files, and differs from the images of other canaries by its environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from harness import run
 
 EXPORTER = f"infercanary-exporter:{os.environ.get('INFERCANARY_TAG', 'dev')}"
-# The stand-in of the base image has wheels for builds without network. They are larger than all the rest.
+# The base image's stand-in contains wheels for builds without network, which are larger than all other files.
 _NOT_NEEDED = ("./opt/wheelhouse", "./etc/pip.conf")
 
 
@@ -34,8 +34,8 @@ def archive(path, images, files):
 
     Args:
         path: Path of the archive.
-        images: Name with tag → image.
-        files: Path in these images → text. The exporter's image has none of these files.
+        images: Images by name with tag.
+        files: Texts by path in these images. The exporter's image has none of these files.
     """
     work = path.parent / f"{path.name}.parts"
     work.mkdir()
@@ -77,7 +77,7 @@ def small_copy(image, tag, *changes):
     Args:
         image: Image to copy.
         tag: Name of the copy.
-        changes: Lines of a Dockerfile with the settings of the copy, which are not copied.
+        changes: Lines of a Dockerfile with the copy's settings, because only files are copied.
     """
     left_out = " ".join(f"--exclude={name}" for name in _NOT_NEEDED)
     options = " ".join(f"--change '{line}'" for line in changes)

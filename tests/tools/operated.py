@@ -13,8 +13,8 @@ from harness import background, eventually, get, query
 from ports import free_port
 
 NAMESPACE = "monitoring"
-# Like kube-prometheus-stack's object, but it selects all rules and monitors. It has no replica, because the
-# program runs beside the cluster.
+# Like the object of kube-prometheus-stack, but it selects all rules and monitors. It has no replica, because
+# the program runs beside the cluster.
 PROMETHEUS = {
     "apiVersion": "monitoring.coreos.com/v1",
     "kind": "Prometheus",
@@ -36,12 +36,9 @@ _SECRET, _RULES = "prometheus-test", "prometheus-test-rulefiles-0"
 
 
 class Prometheus(NamedTuple):
-    """The running Prometheus."""
-
     url: str
 
     def query(self, expression):
-        """Return the current result of a query."""
         return query(self.url, expression)
 
     def rules(self):
@@ -55,11 +52,11 @@ def configuration(cluster, job, folder):
 
     Args:
         cluster: Cluster with the operator.
-        job: Job name that the operator makes of a PodMonitor; the function waits for this job.
+        job: Job that the operator makes of a PodMonitor; the function waits for this job.
         folder: Folder for rules and configuration.
 
     Returns:
-        The operator's configuration, with other paths of credentials and rules.
+        The operator's configuration, with new paths of credentials and rules.
     """
 
     def made():
@@ -92,7 +89,6 @@ def configuration(cluster, job, folder):
 
 @contextmanager
 def running(config):
-    """Run a Prometheus with this configuration."""
     address = f"127.0.0.1:{free_port()}"
     command = (
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",

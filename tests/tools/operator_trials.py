@@ -1,6 +1,6 @@
-"""Changes of a model with a known operator, each as two sides to record.
+"""Changes of a model with a known operator, each with two sides to record.
 
-A comparison's sentence must name the operator.
+The sentence of a comparison must name the operator.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _hooked():
 
 
 def _normalised(is_fused):
-    """Return cheap convolutions with normalization layers, or with the normalization folded into the weights."""
+    """Return cheap convolutions with normalization layers, or with the normalization folded into their weights."""
     torch.manual_seed(0)
     layers = []
     for _ in range(4):
@@ -63,8 +63,6 @@ def _normalised(is_fused):
 
 
 class _Doubled(nn.Module):  # type: ignore[misc]
-    """Two layers, one of which computes in float64."""
-
     def __init__(self):
         super().__init__()
         self.layers = _linears()
@@ -92,7 +90,7 @@ def _plain(x):
 
 
 def _onnx(folder, optimization):
-    """Return a GELU that is exported as five nodes. ONNX Runtime's optimization fuses them into one."""
+    """Return a GELU, exported as five nodes. ONNX Runtime's optimization fuses these nodes into one."""
     path = folder / "model.onnx"
     if not path.exists():
         onnx.save(_written_out_gelu(), path)
@@ -123,11 +121,6 @@ def _model(nodes, weights=()):
 
 
 def trials(folder):
-    """Return the trials by name.
-
-    Args:
-        folder: Folder for model files.
-    """
     # With less than a millisecond per repeat, most repeats are undisturbed even on a busy machine.
     rows = (32, 384)
     return {

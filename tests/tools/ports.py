@@ -1,5 +1,3 @@
-"""Ports for test servers."""
-
 from __future__ import annotations
 
 import secrets
@@ -8,10 +6,10 @@ from contextlib import suppress
 
 
 def free_port() -> int:
-    """Return a loopback port that is probably still free when a server is started on it again.
+    """Return a loopback port that will probably still be free when a server is restarted on it.
 
-    The port is outside the kernel's ephemeral range (``net.ipv4.ip_local_port_range``), so no outgoing connection
-    takes it meanwhile.
+    The port is outside the kernel's ephemeral range (``net.ipv4.ip_local_port_range``), so outgoing
+    connections never use the port.
     """
     while True:
         port = 15_000 + secrets.randbelow(17_000)

@@ -20,8 +20,8 @@ from ports import free_port
 
 PASSWORD = "not-a-secret"
 _QUICK = {
-    # These tests have no power failure, so fsync is off. `synchronous_commit` stays on: otherwise a killed
-    # server loses committed transactions.
+    # These tests simulate no power failure, so fsync is off. `synchronous_commit` stays on: otherwise a
+    # killed server would lose committed transactions.
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
@@ -41,7 +41,7 @@ def programs() -> Path | None:
 
 
 def needed() -> Path:
-    """Return the folder with the programs. Without PostgreSQL skip the test; in CI fail."""
+    """Return the folder with the programs. Without PostgreSQL, skip the test; in CI, fail the test."""
     folder = programs()
     if folder is None:
         reason = "these tests need PostgreSQL's programs: apt-get install postgresql"
@@ -52,8 +52,7 @@ def needed() -> Path:
 
 
 class Postgres:
-    """A PostgreSQL server. The user ``postgres`` needs no password at the socket, but needs a password over
-    TCP.
+    """A PostgreSQL server. The user ``postgres`` needs a password over TCP, but none at the socket.
 
     Args:
         folder: Empty folder that the server's user may read.
@@ -123,7 +122,6 @@ class Postgres:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def signal_all(self, number: int) -> None:
-        """Send a signal to all processes of the server."""
         assert self._process is not None
         for line in subprocess.run(
             ["ps", "-e", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
@@ -163,7 +161,7 @@ class Postgres:
             shutil.chown(path, self._user)
 
     def _as_user(self, program: str, *arguments: object) -> list[str]:
-        # Do not set the variables for setpriv: libfaketime's shared memory would then belong to root.
+        # Do not set the variables for setpriv: otherwise root would own the shared memory of libfaketime.
         variables = [f"{name}={value}" for name, value in self._environment.items() if program == "postgres"]
         command = ["env", *variables, str(self._programs / program), *map(str, arguments)]
         if self._user is None:

@@ -13,7 +13,7 @@ UNHARMED = "true false 0"
 
 
 def state(name):
-    """Return the state of a container; UNHARMED means that it was never restarted."""
+    """Return the state of a container; UNHARMED means that it never restarted."""
     return run("docker", "inspect", "--format", STATE, name).strip()
 
 
@@ -22,8 +22,8 @@ def exporter(name, folder, script, probes, *options, arguments=()):
     """Run an exporter and a container with probes on a separate network, and yield the exporter's address.
 
     Args:
-        name: Name of the exporter's container. Containers whose name begins with it and a hyphen are removed,
-            too.
+        name: Name of the exporter's container. Containers whose names begin with it and a hyphen are removed
+    as well.
         folder: Folder of settings, mounted at /etc/infercanary.
         script: Script in tests/hostile that simulates the probes.
         probes: Number of probes.

@@ -1,7 +1,7 @@
 """Starts recorded in a real stack: gzipped JSON Lines, with a line for each start and its settled runs.
 
-``python tests/tools/recorded.py STORE CANARY >FILE.jsonl.gz`` makes such a file from an unused store of an exporter.
-The file does not depend on the store's tables, so it lasts longer than the store.
+``python tests/tools/recorded.py STORE CANARY >FILE.jsonl.gz`` makes such a file from an unused store of an
+exporter. The file stays valid when the store's tables change.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ class _Line(msgspec.Struct):
 
 
 def starts(name):
-    """Return service → its starts in order of time, from ``tests/golden/NAME.jsonl.gz``."""
+    """Return the starts of each service in order of time, from ``tests/golden/NAME.jsonl.gz``."""
     return parsed(gzip.decompress((GOLDEN / f"{name}.jsonl.gz").read_bytes()))
 
 
 def parsed(text):
-    """Return service → its starts in order of time."""
     found = {}
     fields = {field.name: field for field in msgspec.structs.fields(Sample)}
     for line in msgspec.json.Decoder(_Line).decode_lines(text):

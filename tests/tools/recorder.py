@@ -1,6 +1,6 @@
 """Records targets into journals like a probe, but without a schedule: steady runs, and profiled repeats.
 
-For trials of comparisons, because a probe's process for each side would take most of the time.
+Trials of comparisons use it, because separate probe processes would take most of the time.
 """
 
 import statistics
@@ -25,16 +25,15 @@ _WEIGHTS_BYTES = 16 << 20
 
 
 def record(journals, sides):
-    """Write two starts of each side to its journal, in turns, so that other load of the machine affects all
-    sides alike.
+    """Write two starts of each side to the side's journal, in turns: other load then affects both sides equally.
 
     Args:
         journals: One file for each side; lines are appended.
         sides: One side for each journal.
     """
-    # Free a block of this size first, like a process that has read a model's file. Otherwise the C library
-    # may return memory to the kernel after each repeat, and whether it does depends on the profiler
-    # (mallopt(3), M_MMAP_THRESHOLD).
+    # Free a block of this size first, like a process that has read the file of a model. Otherwise the C
+    # library may return memory to the kernel after each repeat, depending on the profiler (mallopt(3),
+    # M_MMAP_THRESHOLD).
     bytearray(_WEIGHTS_BYTES)
     for _ in range(_STARTS):
         for path, side in zip(journals, sides, strict=True):

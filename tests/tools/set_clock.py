@@ -11,7 +11,7 @@ needs_faketime = pytest.mark.skipif(
 
 
 class Clock:
-    """Wall clock of the processes that are started with its variables; without an offset at first.
+    """Wall clock of the processes that are started with its variables; the first offset is 0.
 
     Args:
         offset: New file for the offset, in a folder that these processes may read.

@@ -65,5 +65,5 @@ class Proxy:
                         self._open.wait()
                     time.sleep(self.delay_seconds)
                     other.sendall(data)
-            finally:  # close() alone would not end the connection while the other thread reads from it
+            finally:  # close() alone would leave the connection open while the other thread reads from it
                 other.shutdown(socket.SHUT_RDWR)

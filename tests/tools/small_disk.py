@@ -1,5 +1,3 @@
-"""A file system of a few MiB that tests can fill."""
-
 import shutil
 import subprocess
 from contextlib import contextmanager, suppress

@@ -1,8 +1,9 @@
-"""Days of an exporter with a simulated clock: its event loop, polls, store, judge and scrapes, and probes on sockets.
+"""Days of an exporter with a simulated clock: its event loop, polls, store, judge and scrapes, and probes on
+sockets.
 
-This is a separate process. The clock stands still during work, so a busy machine only makes it slower. Four containers
-of two services run a canary every 10 s and restart every 6 hours; at noon, one service gets an image that is a fifth
-slower. The process prints a line of JSON for each hour.
+This is a separate process. The clock stands still during work, so a busy machine only makes it slower. Four
+containers of two services run a canary every 10 s and restart every 6 hours; at noon, one service gets an
+image that is a fifth slower. The process prints a line of JSON for each hour.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Clock:
     passed = 0.0
 
     def set(self):
-        """Replace the clocks of ``time`` and the event loop."""
+        """Replace the clocks of ``time`` and of the event loop."""
         time.time = lambda: 1_790_000_000.0 + self.passed
         time.monotonic = lambda: 1_000.0 + self.passed
 
@@ -70,14 +71,13 @@ class Hour(msgspec.Struct):
 
 
 class Container:
-    """A simulated probe. Its runs are computed from the time, so none is kept in memory."""
+    """A simulated probe. It computes its runs from the time, so it stores none of them."""
 
     def __init__(self, number):
         self.service, self.name = NAMES[number]
         self._late = 600 * number
 
     async def answer(self, request):
-        """Answer with the current report."""
         start = int((CLOCK.passed + RESTART_SECONDS - self._late) // RESTART_SECONDS)
         began = max(0, start * RESTART_SECONDS - RESTART_SECONDS + self._late)
         is_new = self.service == "upgraded" and began >= UPGRADE_SECONDS
@@ -124,8 +124,10 @@ class Polls:
         Collector._poll = counted  # type: ignore[method-assign]
 
     async def done(self):
-        """Wait until all due polls have ended. The clock moves a little, because an answer is read every 10 ms."""
-        for _ in range(5):  # due timers first, then the tasks that they start
+        """Wait until all due polls have ended. The clock moves a little, because the exporter reads an answer
+        every 10 ms.
+        """
+        for _ in range(5):  # first the due timers, then the tasks that they start
             await asyncio.sleep(0)
         last = CLOCK.passed + STEP - 1
         while self._under_way:
@@ -142,7 +144,7 @@ async def _serve(app, stack):
 
 
 def hour(number, path, judging):
-    """Return the exporter's resources now."""
+    """Return the exporter's current use of resources."""
     gc.collect()
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
     stored = values["infercanary_stored_runs_total"]

@@ -12,9 +12,9 @@ from infercanary.store.retention import Retention
 from infercanary.store.store import open_store
 
 S = ServiceKey("", "s")
-RUNS = 10  # runs of each of two containers in a batch
-_STARTS = 40  # batches of a start
-# Small limits, so that rows are merged and dropped often.
+RUNS = 10  # number of runs of each of the two containers in a batch
+_STARTS = 40  # number of batches in a start
+# Small limits, so that the store merges and drops rows often.
 KEEP = Retention(opening=20, opening_starts=2, raw=60, slack=24, first=120, blocks=4, hours=2)
 
 

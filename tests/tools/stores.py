@@ -1,4 +1,4 @@
-"""Test data for stores, stores of both databases, and access to their tables."""
+"""Test data for stores, stores in SQLite and in PostgreSQL, and access to their tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ Opens = Callable[[Retention | None], Store]
 
 
 def generation(boot_id="boot", **given):
-    """Return a start of the container search-1, with some fields replaced."""
     identity = {
         "service": SEARCH.name,
         "container": "search-1",
@@ -54,7 +53,6 @@ def generation(boot_id="boot", **given):
 
 
 def sample(sequence, **given):
-    """Return a run with some fields replaced. Runs are 10 s apart."""
     fields = {
         "sequence": sequence,
         "canary": CANARY,
@@ -68,17 +66,14 @@ def sample(sequence, **given):
 
 
 def samples(*bounds, **given):
-    """Return a run for each sequence number of a ``range()``."""
     return [sample(sequence, **given) for sequence in range(*bounds)]
 
 
 def failure(sequence):
-    """Return a failed run."""
     return sample(sequence, outcome="raised", median=None, phases={})
 
 
 def in_memory():
-    """Yield a function that opens stores in memory."""
     with ExitStack() as stores:
 
         def opens(keep=None):
@@ -102,20 +97,18 @@ def in_postgres(postgres):
 
 
 def query(store, statement, **given):
-    """Return the rows of any SQL statement; empty if it returns no rows."""
+    """Return the rows of any SQL statement; empty if the statement returns no rows."""
     with store.session.transaction(), store.session.work() as connection:
         result = connection.execute(text(statement), given)
         return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def count(store):
-    """Return the number of stored runs."""
     [(rows,)] = query(store, "SELECT count(*) FROM sample")
     return int(rows)
 
 
 def kept(store, boot_id="boot"):
-    """Return the stored runs of a start."""
     return next((runs for start, runs in store.generations(SEARCH, CANARY) if start.boot_id == boot_id), [])
 
 
@@ -127,7 +120,7 @@ def starts_of(store, service=SEARCH):
 
 
 def check_counts(store):
-    """Assert that the counts of each series match its rows, and that every row has its series."""
+    """Check that the counts of each series match its rows, and that every row belongs to a series."""
     tiers = Counter({
         (series, tier): rows
         for series, tier, rows in query(store, "SELECT series, tier, count(*) FROM sample GROUP BY series, tier")

@@ -1,4 +1,4 @@
-"""Kubernetes objects with a canary, as for kubectl."""
+"""Kubernetes objects with a canary, in the form for kubectl."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from node_images import Image
 CANARY = Path(__file__).parents[1] / "kubernetes/canary"
 FILES = {f"/canary/{path.name}": path.read_text() for path in sorted(CANARY.iterdir()) if path.is_file()}
 _PROBE = ("infercanary", "probe", "--config", "/canary/probe.yaml")
-# Three times as long: with one start of each image, restart variance is assumed, and is a factor of 1.5 or
-# more.
+# The new image takes three times as long: with one start of each image, the assumed restart variance is a
+# factor of 1.5 or more.
 _OLD, _NEW = {"WAIT_SECONDS": "0.04"}, {"WAIT_SECONDS": "0.12"}
 OLD, NEW, REBUILT, CRASHING = (
     f"docker.io/infercanary/canary:{tag}" for tag in ("old", "new", "rebuilt", "crashing")
@@ -66,7 +66,6 @@ def deployment(name, template, namespace="ml", replicas=1, **spec):
 
 
 def stateful_set(name, template):
-    """Return a StatefulSet with one replica."""
     return _set("StatefulSet", name, "ml", template, replicas=1, serviceName=name)
 
 

@@ -7,7 +7,7 @@ from infercanary.command import cli
 
 @pytest.fixture
 def infercanary(monkeypatch, capsys, tmp_path):
-    """Run a command line in this process, in an empty folder; return its exit code and output."""
+    """Return a function that runs a command line here, in an empty folder, and returns its exit code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 

@@ -1,4 +1,4 @@
-"""Podman through its Docker-compatible socket: a container is found, ends, and returns with another image."""
+"""Podman through its Docker-compatible socket: a container appears, ends, and returns with another image."""
 
 import os
 import shutil
@@ -16,8 +16,8 @@ from canaries import TARGET
 from harness import ROOT, Stack, eventually, run
 from ports import free_port
 
-# Debian's Podman needs these settings on a machine without systemd. Elsewhere they change nothing that is
-# tested.
+# On a machine without systemd, Debian's Podman needs these settings. Elsewhere, the settings do not affect
+# the test.
 CONF = """
 [containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -37,7 +37,7 @@ Podman = Callable[..., str]
 
 @pytest.fixture
 def podman(tmp_path):
-    """Run Podman with separate storage, and its socket."""
+    """Run Podman with separate storage and a separate socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
         pytest.skip("needs Podman and root")
     (tmp_path / "containers.conf").write_text(CONF)
@@ -58,7 +58,7 @@ def podman(tmp_path):
 
 
 def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_path):
-    # An image with only symbolic links to /usr, so a container uses this machine's programs.
+    # An image with nothing but symbolic links to /usr: its container uses this machine's programs.
     with tarfile.open(tmp_path / "bare.tar", "w") as tar:
         for name in ("bin", "lib", "lib64", "sbin"):
             link = tarfile.TarInfo(name)
@@ -86,7 +86,6 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_p
     exporter = Stack(f"http://{listen}")
 
     def images():
-        """Return the images of the containers that are up."""
         up = {labels["container"] for labels, on in exporter.samples("infercanary_up") if on}
         infos = exporter.samples("infercanary_container_info")
         return [labels["image"] for labels, _ in infos if labels["container"] in up]
@@ -101,7 +100,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman, tmp_p
         )
         stack.enter_context(process)
         stack.callback(process.terminate)
-        # Podman puts `localhost/` before the name; the exporter does not show it.
+        # Podman puts `localhost/` before the name; the exporter removes this prefix.
         eventually("the container is found", 30, lambda: images() == ["bare:1"])
         podman("stop", "--time", "1", "app")
         eventually("an event removes the container", 20, lambda: not exporter.samples("infercanary_up"))

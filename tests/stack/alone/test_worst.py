@@ -1,6 +1,6 @@
 """The exporter with Compose's limits and the largest planned number of probes.
 
-Each probe sends the largest permitted report, or gives the judge the most work.
+Each probe sends the largest permitted report, or causes the most work for the judge.
 """
 
 import os
@@ -41,6 +41,6 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(probes, least, tm
     print(f"{FITTING} probes, {taken} taken: {peak >> 20} MiB, scrape p99 {watch.p99:.3f} s")
     assert watch.value("infercanary_refused_containers") == BEYOND
     assert watch.value("infercanary_budget_exceeded_total") > FITTING
-    assert taken > least  # all probes exceed their share of the intake, and are polled later
+    assert taken > least  # All probes exceed their share of the intake, so the exporter polls them later.
     assert [fault for fault in watch.faults if "scrape failed" in fault] == []
     assert peak < MEMORY

@@ -1,6 +1,6 @@
-"""Models that behave well for a while, and then fail as set by their options.
+"""Models that work well at first, and then fail as their options say.
 
-Mounted into containers by test_ghosts.py.
+test_ghosts.py mounts this file into containers.
 """
 
 import time
@@ -11,7 +11,7 @@ WELL_SECONDS = 15
 
 
 def _compute(seconds):
-    """Compute for about this many seconds on an otherwise idle CPU."""
+    """Use a CPU for about this many seconds, if it is otherwise idle."""
     for _ in range(round(seconds * 50)):
         sum(range(700_000))
 

@@ -1,4 +1,4 @@
-"""Prints every notification of Alertmanager as a line of JSON. Mounted by test_ghosts.py."""
+"""Prints each notification of Alertmanager as a line of JSON. test_ghosts.py mounts this file into a container."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The result of an experiment, as a document and in every format of the command."""
+"""The result of an experiment: its document, and the command's output in every format."""
 
 import json
 import math
@@ -93,7 +93,6 @@ def document(found, answer):
 
 
 def shown(capsys, found, ended="clear", signal=0, judge=JUDGE, **output):
-    """Return exit code and output of the command."""
     code = command.show(result(found, ended), judge, signal, Output(**output))
     return code, capsys.readouterr().out
 
@@ -120,7 +119,7 @@ def test_a_regression_is_shown_with_its_cause_and_the_cost_of_a_start():
     assert "<dt>pull</dt>" in page
 
 
-# Pairs and ratio of the levels | settings of A | settings of B | sentence.
+# Pairs and ratio of the levels | settings of A | settings of B | sentence
 SENTENCES = r"""
 [8]      | {}          | {} | equivalent [^;]*
 [4, 80]  | {}          | {} | 'regressed ×79.9 \[×65.2, ×97.8\] \(20 → 1,600 ms\): image; .*'
@@ -191,7 +190,7 @@ def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
 
 
 def test_an_experiment_goes_on_until_the_claim_is_known():
-    """The verdict is clear after two pairs, but the claim is not. So the experiment continues to its last start."""
+    """After two pairs the verdict is clear, but the claim is not, so the experiment continues to its last start."""
     judge, rng = ExperimentJudge(12, claimed=-0.5), random.Random(2)
     wide = [TurnPair(turn(rng, 0.02), turn(rng, 0.01 * math.exp(rng.gauss(0, 0.4)))) for _ in range(12)]
     done = [judge.decisions(wide[:n])["c"].done for n in range(1, 13)]
@@ -240,7 +239,7 @@ def test_a_canary_of_one_side_is_not_judged():
 
 
 def test_the_policy_in_use_decides_and_is_named():
-    """A shift of 2 % is within the default's smallest effect, but beyond 1.5 %."""
+    """A shift of 2 % is below the default's smallest effect, but above 1.5 %."""
     rng = random.Random(4)
     found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204)) for _ in range(12)]
     strict = ExperimentJudge(12, EXPERIMENT.but(smallest_effect=0.015, clear_zone=0.005, confidence=0.9))

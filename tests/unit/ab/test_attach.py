@@ -20,7 +20,7 @@ GOLDEN = ROOT / "tests/golden/attach.txt"
 
 @pytest.fixture
 def client(monkeypatch):
-    """Docker with an image of a shell's command, whose check succeeds."""
+    """Docker with an image whose command is a shell's, and whose check succeeds."""
     made = Mock(spec=docker.APIClient)
     made.inspect_image.return_value = {
         "Config": {
@@ -44,7 +44,7 @@ def printed():
 
 
 def test_the_lines_are_those_of_the_image(client):
-    """Compose and Kubernetes replace variables in different forms: each gets the image's own command."""
+    """Compose and Kubernetes replace variables in different forms: the image's own command must survive both."""
     assert printed() == GOLDEN.read_text()
     compose, kubernetes = yaml.safe_load_all(GOLDEN.read_text())
     assert compose["services"]["YOUR_SERVICE"]["command"][-1] == "exec serve --port $$PORT $$(cat words)"

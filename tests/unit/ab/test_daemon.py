@@ -1,4 +1,4 @@
-"""Containers of ended and running experiments are distinguished; Docker's messages become one line."""
+"""`ab` distinguishes containers of ended and running experiments, and shortens Docker's messages to one line."""
 
 import io
 import tarfile
@@ -56,7 +56,7 @@ def test_messages_of_docker_are_one_line(error, line):
 
 
 def test_a_pull_that_fails_says_why_and_what_to_do():
-    """The message of a real registry and daemon."""
+    """The message is that of a real registry and daemon."""
     answer = 'Get "http://h/v2/": dial tcp 127.0.0.1:1: connect: connection refused'
     client: Any = Registry({"error": answer})
     with pytest.raises(UsageError) as error:
@@ -106,7 +106,6 @@ class Registry:
 
 
 def docker_client():
-    """Docker client of a daemon that has every image and accepts every command."""
     answers = {"inspect_image": {"Id": "sha256:1"}, "inspect_container": {}}
     return Mock(
         base_url="http+docker://localhost",
@@ -115,7 +114,7 @@ def docker_client():
 
 
 def test_settings_are_copied_into_the_container():
-    """The daemon may not see files of this host."""
+    """The daemon may be unable to read this host's files."""
     client, copied = docker_client(), []
     client.put_archive.side_effect = lambda id_, path, archive: copied.append((path, archive))
     probe = {"canaries": {"c": {"target": "µ"}}}
@@ -136,7 +135,7 @@ def test_settings_are_copied_into_the_container():
     ],
 )
 def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is_forgotten):
-    """The reaper watches from before the container's creation, because this process may be killed meanwhile."""
+    """The reaper watches even before the container exists, because this process may be killed meanwhile."""
     client, reaper, order = docker_client(), Mock(spec=Reaper), []
     client.remove_container.side_effect = answer
     client.create_container.side_effect = lambda *_, **options: order.append(options["name"])
@@ -169,7 +168,7 @@ def test_the_port_of_an_image(labels, port):
             probe_port("i", labels)
 
 
-# Docker's host | whether `ab` runs in a container | network settings of the probe's container | addresses.
+# Docker's host | True if `ab` runs in a container | network settings of the probe's container | addresses
 BOTH = '{Ports: {9798/tcp: [{HostPort: "32768"}]}, Networks: {n: {IPAddress: 172.18.0.2}, m: ~}}'
 ADDRESSES = f"""
 127.0.0.1 | false | {{IPAddress: ~, Ports: ~, Networks: ~}} | []

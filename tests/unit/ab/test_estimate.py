@@ -43,7 +43,9 @@ def pair(log, se=0.002):
 
 
 def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
-    """Simulate `infercanary ab`. Each turn adds ``trend``; a share ``bad_luck`` of starts is slower by up to 60 %."""
+    """Simulate `infercanary ab`. Each turn adds ``trend``; a fraction ``bad_luck`` of the starts is up to 60 %
+    slower.
+    """
     pairs = []
     turn = 0
     while True:
@@ -69,7 +71,7 @@ def rates(count, seed=1, **kwargs):
     }
 
 
-# Experiments | restart SD | ratio of the levels | more | share of calls | most pairs.
+# Experiments | restart SD | ratio of the levels | more | share of calls | most pairs
 RATES = """
 # No restart variance is assumed.
 400 | 0.002 | 1.0  | {}               | [0.0, 0.0076] | 99
@@ -124,7 +126,7 @@ def test_swapping_the_images_turns_the_sign(values):
 
 
 def test_scatter_of_runs_leaves_the_verdict_open():
-    """Three pairs agree by chance, but the runs within starts scatter."""
+    """Three pairs agree by chance, although the runs within starts scatter."""
     assert estimate([pair(0.05, 0.03)] * 3).se == pytest.approx(0.03 / math.sqrt(3))
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 
@@ -141,7 +143,7 @@ def test_more_pairs_of_a_coarse_clock_show_no_more():
     assert decide([shift([4.0] * 20, [7.0] * 19 + [6.0])] * 6, MOST).verdict == "regressed"
 
 
-# Logarithms of the pairs | largest number of pairs | verdict | whether the experiment is done, and clear.
+# Logarithms of the pairs | largest number of pairs | verdict | True if the experiment is done, and if clear
 DECISIONS = """
 # Two pairs are enough for what is beyond doubt alone.
 [0.3, 0.3]                 | 12 | inconclusive | [false, false]

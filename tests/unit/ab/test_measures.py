@@ -15,7 +15,7 @@ from tests.scenarios import cases, typed
 
 
 def start(values, seconds=0.02):
-    """Return a start of 12 runs; ``values`` has those of each measure, of the first runs."""
+    """Return a start of 12 runs; ``values`` has the values of each measure for the first runs."""
     return factories.start(
         seconds=[seconds + 1e-6 * i for i in range(12)], control=0, canary=CANARY, boot_id=str(uuid4()),
         measures=lambda i: {name: each[i] for name, each in values.items() if i < len(each)},
@@ -43,7 +43,7 @@ throughput@8x1 | 1.25 | improved   | 0.25
 
 @cases(typed(DIRECTIONS))
 def test_a_verdict_is_in_the_measures_own_direction(name, ratio, state, shift):
-    """One value for each start is enough, and equal values in all pairs make the verdict certain."""
+    """One value for each start is enough; equal values in all pairs make the verdict certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
     (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
     assert found.state == state

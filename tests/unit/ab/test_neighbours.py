@@ -1,4 +1,4 @@
-"""Counted runs, if other work on the host comes and goes."""
+"""Other work on the host comes and goes: which runs count."""
 
 from infercanary.ab.neighbours import counted, is_quiet
 from infercanary.judge.model import Sample
@@ -20,7 +20,7 @@ def pairs(*counts, tag="cpu_wait_outside"):
     return [tuple(start([tag] * n + [""] * (12 - n)) for n in pair) for pair in counts]
 
 
-# Contended runs of A and B in each pair | pairs that are kept | note.
+# Contended runs of A and B in each pair | pairs that are kept | note
 CONTENDED = """
 [[0, 0], [0, 0], [0, 0]]                 | 3 | ""
 [[4, 0], [0, 3], [2, 2], [0, 0]]         | 4 | "11 of 96 runs excluded: contended"
@@ -45,7 +45,7 @@ def test_runs_that_neighbours_slowed_at_random_are_excluded(counts, kept, note):
 
 
 def test_contention_by_the_image_itself_counts():
-    """A busy loop in B uses the CPU during half of its runs; in A and B a neighbour uses it at times."""
+    """A busy loop in B uses the CPU during half of its runs; a neighbour sometimes uses it during runs of A and B."""
     crowded = start(["cpu_wait_outside"] * 2 + [""] + ["cpu_wait_inside"] * 6 + [""] * 3)
     found, notes = counted([(pairs((2, 0))[0][0], crowded)] * 4)
     assert notes[0].startswith("16 of 96 runs")

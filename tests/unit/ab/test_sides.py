@@ -1,4 +1,4 @@
-"""Sides of an experiment: keys on the command line and in a file; each mistake is one line before any start."""
+"""Sides of an experiment: keys on the command line and in a file. Each mistake gives one line before any start."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,6 @@ def read(*images, path="", both=(), a=(), b=()):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """Working folder with settings of a probe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKEN", "secret")
     Path("probe.yaml").write_text(yaml.safe_dump(PROBE))
@@ -72,7 +71,7 @@ def test_every_key(here):
     assert (a.probe, a.variables) == (PROBE, PACE)
     assert (b.probe, b.command, b.variables["INFERCANARY_DUTY_CAP"]) == ({}, ("serve",), "0.2")
     used = {"image", "python", "config", "env.NAME"} | {e.partition("=")[0] for e in entries}
-    assert KEYS.keys() <= used  # a key has no case here
+    assert KEYS.keys() <= used  # this table must have a case for each key
 
 
 def test_a_path_may_begin_with_the_home(here, monkeypatch):

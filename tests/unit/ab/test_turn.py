@@ -1,4 +1,4 @@
-"""Addresses at which the report of a start is read."""
+"""Reading the report of a start: addresses, waits and restarts."""
 
 import time
 from types import SimpleNamespace
@@ -28,12 +28,12 @@ def gauge(name, labels, points):
 
 
 def report(*families, runs=0, at=1.0, boot="boot"):
-    """Return the report of a probe with ``runs`` runs of a canary; the first began at 0, all others at ``at``."""
+    """Return a probe's report with ``runs`` runs of a canary: the first began at 0, all others at ``at``."""
     ran = tuple(Run(i, "c", at, at if i else 0.0, "ok", (0.02,)) for i in range(runs))
     return encode(Report(1, boot, 0.0, "1", 0, families, {}, ran))
 
 
-# Seconds between sweeps, of the last sweep, and of the last runs | runs | enough.
+# Seconds between sweeps, seconds since the last sweep and the last runs | runs | True if enough
 WAITS = """
 [~, ~, 5.0]      | 7 | false
 [~, ~, 5.0]      | 8 | true   # no sweep
@@ -86,7 +86,6 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
     async def fetched(url, cursor, _seconds):
-        """Return the probe's current report."""
         opened = [name for name, at in {"a": 7.0, "b": 13.0}.items() if now >= at]
         states = {f"{name} opening": float(name not in opened) for name in "ab"}
         return report(
@@ -102,11 +101,11 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     answered = {name: steps["first_answer"] for name, steps in start._steps.items()}
     assert answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
     start._ask()
-    assert start._pause() > turn._FIRST_PAUSE  # no canary is being opened any more
+    assert start._pause() > turn._FIRST_PAUSE  # all canaries are open
 
 
 def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
-    """The runs would be of two starts. A restart before the first run is harmless."""
+    """The runs would belong to two starts. A restart before the first run is harmless."""
     boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
 
     async def fetched(url, cursor, _seconds):

@@ -1,4 +1,4 @@
-"""`make gpu`: held, refuted and undecided claims; a run resumes after a kill, and ends well without a GPU."""
+"""`make gpu`: held, refuted and undecided claims; a run resumes after a kill, and ends with success without a GPU."""
 
 import json
 import math

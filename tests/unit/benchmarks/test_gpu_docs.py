@@ -1,4 +1,4 @@
-"""docs/gpu.md names every step and tested device; devices show metrics of the same names and kinds."""
+"""docs/gpu.md names every step and every tested device; devices have metrics of the same names and kinds."""
 
 import re
 
@@ -11,12 +11,12 @@ OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs lack this
 
 
 def kinds(text):
-    """Return metric → type. A metric's unit is part of its name."""
+    """Return the type of each metric. A metric's unit is part of its name."""
     return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
 
 
 def devices():
-    """Return device → its golden files. The scripted GPUs have no files of their own."""
+    """Return the golden files of each device, except for the scripted GPUs."""
     found = {}
     for path in GOLDEN.glob("nvml_*_*.metrics"):
         found.setdefault(re.sub(r"^nvml_|_(idle|loaded)$", "", path.stem), []).append(path)

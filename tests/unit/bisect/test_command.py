@@ -1,4 +1,4 @@
-"""The command, with simulated starts instead of containers: progress, state file, answers and mistakes."""
+"""The command `bisect` with simulated starts instead of containers: progress, state file, answers and mistakes."""
 
 import json
 import os
@@ -32,8 +32,9 @@ def environment(name):
 
 @pytest.fixture
 def bisect(monkeypatch, infercanary):
-    """Run the command: ``slow`` returns a side's latency in seconds, or raises an error. Adds each pair of sides to
-    the list ``ran``."""
+    """Run the command: ``slow`` returns a side's latency in seconds, or raises an error. The list ``ran``
+    collects the pairs of sides.
+    """
 
     def bisect(slow, *options, images=("search",), tags=(), ends_after=99):
         ran = []
@@ -137,7 +138,7 @@ def test_a_mixture_that_does_not_start_is_not_separable_and_says_why(bisect, err
 
 
 def test_another_output_is_not_separable(bisect):
-    """The output of each mixture with V2 differs from that of A and of B."""
+    """The output of each mixture with V2 differs from the outputs of A and of B."""
 
     def slow(side):
         is_b = all(side.variables.get(f"V{n}") for n in range(4))

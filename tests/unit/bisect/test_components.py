@@ -83,7 +83,7 @@ def test_the_text_of_a_component(key, a, b, text):
 
 
 def installed(folder, **packages):
-    """Write packages as pip does; each one has a version and requirements."""
+    """Write packages as pip does; each has a version and requirements."""
     for name, (version, *needs) in packages.items():
         info = folder / f"{name}-{version}.dist-info"
         info.mkdir(parents=True)

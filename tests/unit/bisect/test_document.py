@@ -1,4 +1,4 @@
-"""The answer of a bisection, in each form."""
+"""The answer of a bisection in each output format."""
 
 import json
 import math

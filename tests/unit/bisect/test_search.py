@@ -1,4 +1,4 @@
-"""The search, on simulated experiments with a known truth."""
+"""The search of a bisection, on simulated experiments with a known truth."""
 
 import math
 import random
@@ -19,7 +19,7 @@ def single(guilty):
 
 
 def pair(first, second, alone=(0.0, 0.0)):
-    """Return the share of a mixture if two components are guilty; ``alone``: share of each without the other."""
+    """Return the share of a mixture if two components are guilty; ``alone`` has the share of each without the other."""
     shares = {(True, True): 1.0, (True, False): alone[0], (False, True): alone[1], (False, False): 0.0}
     return lambda taken: shares[first in taken, second in taken]
 
@@ -69,7 +69,7 @@ def test_two_that_interact_need_at_most_nine(guilty, alone):
 
 
 def test_two_that_add_up_do_not_interact():
-    """The first of them takes the mixture across the middle; its share is named, and not the rest."""
+    """The first component moves the mixture past the middle; the finding names its share, and not the rest."""
     found, _ = bisect(pair("b", "e", (0.7, 0.3)))
     assert (found.named, found.interact) == ({"b"}, False)
     assert found.parts[0].share == pytest.approx(0.7, abs=0.1)
@@ -150,7 +150,7 @@ TAGS = ["search:1", *(f"search:1.{n}" for n in range(1, 8)), "search:2"]
     [
         (CONTENTS, {}, TAGS[::8], (), 0),
         *((CONTENTS, dict.fromkeys(TAGS[n:], 1.0), TAGS, (TAGS[n - 1], TAGS[n]), 3) for n in range(1, 9)),
-        # The change comes in two equal steps: the tags between them are like neither side.
+        # The change comes in two equal steps: the tags between the steps resemble neither side.
         (CONTENTS, {**dict.fromkeys(TAGS[3:5], 0.5), **dict.fromkeys(TAGS[5:], 1.0)}, TAGS, (TAGS[2], TAGS[5]), 5),
         ("b", {}, TAGS, (), 0),
     ],

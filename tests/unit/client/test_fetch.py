@@ -1,4 +1,4 @@
-"""An answer that is not a report gives a reason, and takes no more memory or event-loop time than a report."""
+"""An answer that is not a report gives a reason, and costs no more memory or event-loop time than a report."""
 
 import asyncio
 import socket

@@ -20,7 +20,9 @@ OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
 @pytest.fixture
 def libraries(tmp_path):
-    """Folder with the probe's libraries only, without an installed InferCanary and the exporter's libraries."""
+    """Make a folder with only the probe's libraries, without an installed InferCanary and the libraries of the
+    exporter.
+    """
     folder = tmp_path / "libraries"
     folder.mkdir()
     for name in OF_PROBE:
@@ -31,13 +33,12 @@ def libraries(tmp_path):
 
 
 def folders(names):
-    """Return the folders of these libraries."""
     files = (Path(str(import_module(name).__file__)) for name in names)
     return [*dict.fromkeys(f.parents[1] if f.name == "__init__.py" else f.parent for f in files)]
 
 
 def python(path, *arguments):
-    """Run Python with only this path; without ``site`` it finds no other installed packages."""
+    """Run Python with this path only; without ``site`` it finds no other installed packages."""
     environment = {"PYTHONPATH": os.pathsep.join(map(str, path))}
     return ended(sys.executable, "-S", *arguments, code=None, env=environment, cwd=path[0].parent)
 
@@ -125,7 +126,7 @@ main()
 
 
 def test_the_bare_install_measures_and_shows_text(libraries, tmp_path):
-    """Without Jinja2, rich, numpy and all extras: a report of `probe --once`, and a result as in a notebook."""
+    """Two uses without Jinja2, rich, numpy and all extras: a report of `probe --once`, and a result in a notebook."""
     config = tmp_path / "probe.yaml"
     config.write_text("canaries: {c: {target: 'scripted:Scripted'}}\n")
     arguments = ["probe", "--once", "--log-level", "error", "--config", str(config)]

@@ -1,4 +1,4 @@
-"""A file that cannot be read, written or found gives one line, for every option, for root and other users."""
+"""Each file that cannot be read, written or found gives one line, for every option, for root and for other users."""
 
 import os
 import re
@@ -45,7 +45,7 @@ FORBIDDEN = [] if os.geteuid() == 0 else ["closed/x", "secret"]
 @pytest.fixture
 def said(tmp_path, monkeypatch, infercanary):
     """Return a function that runs a command and checks that its message about a path is one line."""
-    # it would change the process of the tests
+    # this option would change the process of the tests
     monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
     (tmp_path / "numbers").write_text("1.0\n1.1\n" * 20)
     (tmp_path / "probe.yaml").write_text("canaries: {a: {target: matmul}}\n")
@@ -78,8 +78,8 @@ def test_what_cannot_be_written(command, said):
 
 
 def test_every_option_that_names_a_path_is_in_the_tables():
-    # The first two continue, and report the fault by log and metrics. The page of `report` is written by the code of
-    # `compare`.
+    # The first two commands continue, and report the fault by log and metrics. The page of `report` uses the
+    # code of `compare`.
     known = f"{READ}{WRITTEN}beside --config PATH\nexporter --store PATH\nreport --html PATH\n"
     missing = []
     for name in cli.COMMANDS:

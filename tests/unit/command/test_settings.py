@@ -1,4 +1,4 @@
-"""Settings files: reading, and reports of mistakes. Complete files with mistakes are in probe/bad_config."""
+"""Settings files: reading, and messages about mistakes. probe/bad_config has complete files with mistakes."""
 
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ def test_what_is_read(file):
         "share: 1\n"
     )
     found = load(file, Outer)
-    # Keys of a merge (`<<`) may be overridden; this is not a duplicate key.
+    # Other keys may override the keys of a merge (`<<`): these are no duplicate keys.
     assert found.parts == {"one": Inner(1, ("a",)), "two": Inner(2, ("a",))}
     assert found.share == 1.0
 
@@ -60,7 +60,7 @@ def test_an_empty_file_is_all_defaults(file):
 
 @cases(
     [
-        # msgspec's message does not name the entry of a mapping, so the reader adds it.
+        # msgspec's message lacks the name of a mapping's entry, so the reader adds the name.
         ("parts: {a: {size: 1}, b: {size: x}}", ": parts.b.size: expected a whole number, got text"),
         ("parts: {a: {size: 1}, b: {names: []}}", ": parts.b: the required key `size` is missing"),
         ("parts: {a: {size: 1}, b: {size: 1, z: 1}}", ": parts.b: unknown key `z`; known keys: size, names"),

@@ -8,8 +8,6 @@ from infercanary.probe.journal import Journal
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a file of these lines or bytes, and return its path."""
-
     def write(name, content):
         path = tmp_path / name
         if isinstance(content, (bytes, str)):

@@ -33,7 +33,7 @@ def test_the_last_level_against_the_first(levels, verdict, code, numbers):
         assert change.index == pytest.approx(60 * number, abs=3)
         assert change.low < levels[number] / levels[number - 1] - 1 < change.high
     first, last = result.levels[0].median, result.levels[-1].median
-    assert result.shift == pytest.approx(last / first - 1)  # errors of steps add up, those of levels do not
+    assert result.shift == pytest.approx(last / first - 1)  # errors of steps would add up
     assert [level.median for level in result.levels] == pytest.approx(levels, rel=0.01)
     assert sum(level.runs for level in result.levels) == result.runs
     assert result.sentence.startswith(verdict)

@@ -90,7 +90,7 @@ def test_a_rise_of_many_runs(before, after, rose):
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(3, 60), st.integers(0, 60))
 def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, failed, after, failed_after):
-    """The exact test counts the ways to distribute the failures in which the candidate has at least as many."""
+    """Fisher's exact test counts the ways to distribute the failures so that the candidate has at least as many."""
     failed, failed_after = min(failed, begun), min(failed_after, after)
     both, every = failed + failed_after, begun + after
     ways = sum(
@@ -112,7 +112,7 @@ def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
 SAME = {"control": 1.0, "outputs": {"resnet18": (1.0, 2.5)}, "measures": {"output": 8.0}}
 
 
-# Fields of the journals before and after | words of the sentence.
+# Fields of the journals before and after | words of the sentence
 DIFFERING = """
 {} | {torch: 2.13.0} | ": image; torch 2.7.0 → 2.13.0; compute phase; controls flat"
 {} | {control: 1.2} | ": host; compute phase; controls cpu_spin +"

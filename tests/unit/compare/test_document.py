@@ -35,7 +35,6 @@ def facts(document):
 
 
 def overview():
-    """Return an overview of stores; one row has a long name."""
     row = OverviewRow(
         canary="resnet18", host="gpu-host-1", service="search", image=f"registry.test/{'team/' * 9}search:1",
         origin="1.5", engine="torch 2.13.0", device="NVIDIA H100 80GB HBM3", starts=3, runs=123_456, model="file:1",

@@ -1,4 +1,4 @@
-"""One image on several hosts: which differences explain the spread, from real stores and journals."""
+"""One image on several hosts: differences that explain the spread, from real stores and journals."""
 
 import json
 from contextlib import closing
@@ -30,7 +30,7 @@ def answer(infercanary):
 
 @pytest.fixture
 def host(tmp_path):
-    """Write the store of a host, with two starts; return its file."""
+    """Write the store of a host, with two starts; return the store's file."""
 
     def host(name, level, image="web", at=0.0, tags=(), control=0.001, **environment):
         with closing(open_store(tmp_path / f"{name}.sqlite")) as store:
@@ -46,7 +46,8 @@ def host(tmp_path):
     return host
 
 
-# For each host milliseconds, CPU quota and kernel | components that differ, the best fit first | explaining components.
+# For each host milliseconds, CPU quota and kernel | components that differ, the best fit first | explaining
+# components
 FLEETS = """
 [18]                              | "4"      | a        | []                    | []
 [18, 63]                          | "42"     | ab       | [[cpu_quota, kernel]] | []
@@ -90,7 +91,7 @@ def test_a_difference_explains_the_spread_of_enough_hosts(
 
 
 def test_what_is_compared(answer, host):
-    """The image on the most hosts, and of each host the starts with its newest environment."""
+    """The command compares the image that most hosts run, and on each host the starts with the newest environment."""
     one, two = host("one", 0.02, kernel="a", at=-1e6), host("two", 0.04, kernel="b")
     host("one", 0.03, kernel="b", tags=("cpu_wait_outside",))
     host("two", 0.01, image="newer", kernel="b", at=1e6)
@@ -110,7 +111,7 @@ def test_what_is_compared(answer, host):
 
 
 def test_journals_of_two_hosts(answer, journal, infercanary, tmp_path):
-    """An image is unknown in a journal, so its libraries are differences, too."""
+    """A journal lacks the image, so the libraries of the image count as differences as well."""
     journal("here", [0.018, 0.0181], more={"cpu_quota": "4"})
     journal("there", [0.063], torch="2.13.0", more={"cpu_quota": "1"})
     (found,) = answer("laptop=here", "there")
@@ -143,7 +144,7 @@ def numbered(values):
     return [[*dict.fromkeys(values)].index(value) for value in values]
 
 
-# Hosts | latency of each host without a cause among the features.
+# Hosts | latency of each host without a cause among the features
 UNRELATED = """
 8 | two levels
 12 | heavy tails
@@ -160,11 +161,11 @@ def test_features_that_do_not_matter_explain_nothing(hosts, kind):
             levels = rng.standard_t(2, hosts)
         features = [numbered(rng.integers(3, size=hosts).tolist()) for _ in range(6)]
         claims += any(each.share is not None for each in shares_of(levels.tolist(), features))
-    assert claims <= 7  # more than 7 of 60 have a probability of 1 % if 5 % are false
+    assert claims <= 7  # if 5 % are false, more than 7 of 60 have a probability of 1 %
 
 
 def test_an_overlapping_feature_is_not_named():
-    """The second feature differs from the first on one host; of two equal features neither can be named."""
+    """On one host, the second feature differs from the first; of two equal features, neither can be named."""
     rng = np.random.default_rng(2)
     cause = [0] * 6 + [1] * 6
     levels = [x + y for x, y in zip(cause, rng.normal(0, 0.05, 12), strict=True)]

@@ -91,7 +91,7 @@ def test_twice_as_many_canaries_take_twice_as_many_steps(write):
     assert 0 < steps(200) <= 2 * steps(100)
 
 
-# Fields of three runs | how many count | how many fail (~: none began) | why they are left out.
+# Fields of three runs | number that count | number of failures (~: none began) | reason of the others
 OUTCOMES = """
 {tags: [warming, stalled]}                                   | 0 | 0 | {warming: 3}
 {tags: [stalled, gc]}                                        | 3 | 0 | {}
@@ -128,7 +128,7 @@ def test_only_steady_runs_that_ended_well_count(fields, counts, fails, why, jour
 def test_a_journal_of_small_parts_has_bounds(
     bound, most, repeated, count, message, journal, write, monkeypatch
 ):
-    """Each part needs many times its size in memory: 64 MiB of such parts took 900 MiB."""
+    """In memory, each part takes many times its size: 64 MiB of such parts took 900 MiB."""
     monkeypatch.setattr(journals, bound, most)
     whole = Path(journal("a", [0.02], count=3)).read_bytes()
     old, _, new = repeated.partition(b"=>")

@@ -1,4 +1,4 @@
-"""Files of load generators and benchmarks: single runs are read; for a summary, the option for single runs is named."""
+"""Files of load generators and benchmarks: single runs, or for a summary the option that writes single runs."""
 
 import json
 import re
@@ -19,7 +19,7 @@ COUNT = 120  # more than the rows whose keys define the columns
 HALF = COUNT // 2
 X = [0.02 + 1e-5 * (i * 37 % 100) for i in range(COUNT)]
 
-# The text in « » is repeated for each run, without the comma at the end of the last one.
+# The text in « » is repeated for each run, without the comma at the end of the last run.
 LAYOUTS = {
     "hyperfine": '{"results": [{\n"command": "./a b", "mean": 1.0, "times": [«%(s)r,»], "exit_codes": [«0,»]}]}',
     "pytest-benchmark": '{"machine_info": {},\n"benchmarks": [{"group": null, "name": "test_a[1]", "stats":'
@@ -47,14 +47,14 @@ LAYOUTS = {
     "«%(s).6f,0.0,0.0,0.0,0.1,0.0,200,0.5\n»",
     "oha": "request-start,DNS,DNS+dialup,Response-delay,request-duration,bytes,status\n«%(i)d,0,0,0.01,%(s)r,11,200\n»",
     "ghz": '{"count": 9, "details": [«{"latency": %(ns).0f, "error": "", "status": "OK"},»]}',
-    # vLLM and SGLang: times to the first token, and gaps between tokens.
+    # vLLM and SGLang: times to the first token, and gaps between tokens
     "serving": '{"backend": "vllm", "mean_ttft_ms": 1.0, "request_rate": Infinity, "completed": 9,'
     ' "input_lens": [8], "ttfts": [«%(s)r,»], "itls": [«[%(s)r, %(s)r],»], "errors": [«"",»], "output_lens": [«3,»]}',
     "aiperf": '{"metadata": {"benchmark_phase": "warmup", "was_cancelled": false}, "metrics": {"request_latency":'
     ' {"value": 9e3, "unit": "ms"}}, "error": null}\n«{"metadata": {"id": "r", "benchmark_phase": "profiling",'
     ' "was_cancelled": false}, "metrics": {"request_latency": {"value": %(ms)r, "unit": "ms"}, "osl": {"value": 9,'
     ' "unit": "tokens"}}, "error": null}\n»',
-    # Prometheus returns NaN for a time without requests.
+    # Prometheus returns NaN for a time without requests
     "query_range": '{"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {"job": "a",'
     ' "status": "500"}, "values": [[7, "NaN"],«[%(i)d, "%(s)r"],»]}]}}',
     "perf_analyzer": '{"experiments": [{"experiment": {"mode": "concurrency", "value": 1}, "requests": ['
@@ -175,7 +175,7 @@ finish_reason        | stop            | abort
 
 @cases(OUTCOMES)
 def test_failed_rows_are_failed_runs(column, good, bad):
-    """A failed row may have any latency; only a successful row needs a valid one."""
+    """A failed row may have any latency; only a successful row needs a valid latency."""
     rows = [(s if i % 2 else 0.0, good if i % 2 else bad) for i, s in enumerate(X)]
     series = read(table_of(f"ms,{column}", rows), "ms")[0][""]
     assert series.every.tolist() == pytest.approx([1e3 * s for s in X[1::2]], abs=1e-3)
@@ -302,7 +302,7 @@ def test_forms_that_people_have(head):
     if head == '{"t": [' or head.startswith(("# made", "time,")):
         assert "several columns; name a column in --column: t" in refused(text)
     else:
-        with suppress(UsageError):  # this may fail unless the column is the only one with times
+        with suppress(UsageError):  # This may fail, unless the column is the only one with times.
             assert read(text)[0][""].every.tolist() == latencies.tolist()
 
 
@@ -350,7 +350,7 @@ def test_a_failed_request_is_no_run(text, column, failed):
         assert (series.attempts, series.runs) == (Attempts(COUNT, failed), COUNT - failed)
 
 
-# Tool | pattern in its file | replacement | number of replacements (0: all) | failed runs.
+# Tool | pattern in its file | replacement | number of replacements (0: all) | failed runs
 FAILURES = r"""
 vegeta csv | (?m),200,(\\d+)(?=.*[02468],GET) | ,0,0               | 0   | 60
 k6 csv     | true,200                         | false,503          | 180 | 60

@@ -1,4 +1,4 @@
-"""The commands: text, JSON, HTML, and mistakes in their arguments."""
+"""The offline commands: text, JSON, HTML, and mistakes in their arguments."""
 
 import io
 import json
@@ -22,7 +22,7 @@ SCHEMAS = ROOT / "docs/schemas"
 
 @pytest.fixture
 def run(infercanary):
-    """Run a command and check its exit code; return its output in one line, or its JSON."""
+    """Run a command and check the exit code; return the output in one line, or the JSON."""
 
     def run(line, code=None):
         ended, out, err = infercanary(*shlex.split(line))
@@ -87,7 +87,7 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
 
 
 def test_the_command_answers_as_the_judge_does(run, write, numbers, journal):
-    """On the same numbers and starts, verdict, shift and interval are equal."""
+    """On equal numbers and starts, command and judge give equal verdicts, shifts and intervals."""
 
     def said(files):
         answer = run(f"compare {files} --json")
@@ -108,7 +108,7 @@ def test_the_command_answers_as_the_judge_does(run, write, numbers, journal):
 
 
 def test_no_text_of_others_acts_on_a_terminal(run, journal, write):
-    """`jq -r` prints text from JSON unchanged. The fixture `run` checks the output for escapes."""
+    """`jq -r` prints text from JSON unchanged. The fixture `run` checks the output for terminal escapes."""
     journal("old", [0.02, 0.0201], canaries=("x\x1b[2J",), torch="2.12.0")
     journal("new", [0.024, 0.0241], canaries=("x\x1b[2J",), torch="2.13.0\x9b1A")
     assert "\x9b" not in json.dumps(run("compare old new --json", 1), ensure_ascii=False)
@@ -133,7 +133,7 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
         run(f"compare {line}", code)
     journal("slow", [0.024, 0.0241, 0.024], canaries=("x",))
     run("compare old slow", 1)
-    # A canary that cannot be opened is retried only after minutes, so it has few runs, and each is tagged.
+    # A probe retries a canary that cannot open only after minutes, so the canary has few runs, all with tags.
     failed = {"canaries": ("y",), "outcome": "raised", "latencies": (), "tags": ("failing",)}
     journal("new", [0.02], count=2, **failed, detail="out of memory (host): 1.00 GiB in use")
     assert "last failure: out of memory (host): 1.00 GiB in use" in run("compare old new", 3)

@@ -178,7 +178,7 @@ def test_each_run_of_a_store_on_demand(run, tmp_path):
     assert rows[0]["device_memory_bytes"] == "2000000000.0"
 
 
-# Measures | samples a second, joules of a thousand, and where the rate is from.
+# Measures | samples a second, joules of a thousand samples, and source of the rate
 PRICED = """
 {} | 50.0 | ~ | latency
 {throughput: 400.0, energy: 4.0} | 400.0 | 500 | runs

@@ -1,4 +1,4 @@
-"""Splitting a journal into two files does not change the answers of `compare` and `report`."""
+"""A journal split into two files gives the same answers of `compare` and `report`."""
 
 import json
 from itertools import pairwise
@@ -29,7 +29,7 @@ def pieces(path, cuts):
     ends = [0, *sorted(min(cut, len(lines)) for cut in cuts), len(lines)]
     found = []
     for number, (begin, end) in enumerate(pairwise(ends)):
-        if begin < end:  # a piece may have only a start's environment and no run
+        if begin < end:  # A piece may contain only the environment of a start, and no run.
             found.append(f"{path}-{number}")
             Path(found[-1]).write_text("".join(lines[begin:end]))
     return found

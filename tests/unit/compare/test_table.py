@@ -1,4 +1,4 @@
-"""Numbers from text of any format; each mistake is one line with its place."""
+"""Numbers from text of any format; each mistake gives one line with its place."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Shares of the resources in a run's time."""
+"""Fractions of a run's time that each resource takes."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from infercanary.contract.bottleneck import LIMITS, OFF_CPU, Parts, parts, share
 from infercanary.contract.vocabulary import PHASES
 from tests.for_each import for_each
 
-# A run of 10 ms: its phases, its time off the CPU, and the resulting shares, all in tenths.
+# A run of 10 ms: its phases, its time off the CPU, and the resulting fractions, all in tenths.
 CASES = r"""
 a neighbour on its CPU                 | compute=10 | awake queued=4             | compute=6 scheduling=4
 a lock                                 | compute=10 | awake blocked=5            | compute=5 scheduling=5

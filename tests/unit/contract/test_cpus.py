@@ -1,4 +1,4 @@
-"""CPU lists in the form of the kernel and of people."""
+"""CPU lists in the forms of the kernel and of people."""
 
 import pytest
 from hypothesis import given
