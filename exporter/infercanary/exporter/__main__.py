@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 _FILE = click.Path(readable=False, path_type=Path)
 _DRAIN_SECONDS = 2.0
 _SWITCH_SECONDS = 0.0005
-"""Thread switch interval of Python, in seconds: the event loop waits this long for the GIL at each turn while the
-judge's thread computes. Python's default of 5 ms would make a scrape take seconds during 200 polls:
+"""Thread switch interval of Python, in seconds. While the judge's thread computes, each turn of the event loop waits
+this long for the GIL. With Python's default of 5 ms, a scrape would take seconds during 200 polls:
 https://github.com/python/cpython/issues/52194
 """
 
@@ -89,7 +89,7 @@ def listen_on(address: str) -> socket.socket:
 def settle_garbage() -> None:
     """Keep garbage collections short and rare.
 
-    A full collection stops the event loop, for 18 ms with 1,000 containers.
+    With 1,000 containers, a full collection stops the event loop for 18 ms.
 
     Reports have no cycles, so reference counts free them. Objects that exist now are never collected.
     """
@@ -107,7 +107,7 @@ async def serve(exporter: Exporter, sock: socket.socket, secured: Secured | None
         app.middlewares.append(secured.middleware)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    # An immediate exit loses no runs, because the next process asks the probes again for runs that were not stored.
+    # The next process asks the probes again for runs that were not stored, so an immediate exit loses no runs.
     WATCH.gave_up = partial(os._exit, ExitCode.FAULT)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

@@ -1,6 +1,6 @@
 """Verdict API for rollouts, described in docs/schemas/verdict-api.v1.yaml.
 
-Answers use only data in memory, not the store. If no verdict counts yet, the answer is `unknown`, which pauses the
+Answers come from memory, not from the store. Without a verdict that counts, the answer is `unknown`, which pauses the
 rollout. An error would make Argo Rollouts abort the rollout.
 """
 
@@ -43,7 +43,7 @@ def routes(memory: Memory) -> list[web.RouteDef]:
 
 
 async def _answer(memory: Memory, passes: Collection[Verdict], request: web.Request) -> web.Response:
-    """Answer a query with 200. Answer a webhook with 200 if the verdict is in ``passes``, and with 412 otherwise."""
+    """Answer with status 200, or with 412 if this is a webhook whose verdict is not in ``passes``."""
     try:
         question = parse(await _posted(request) if passes else request.query)
     except UsageError as error:

@@ -88,9 +88,9 @@ METRICS = (
 VERSION = infercanary.__version__
 _SOURCES: Mapping[str, Callable[[], Source]] = {"docker": DockerSource, "kubernetes": kubernetes.source}
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "", "")  # key of the exporter's own series
+_SELF = ("", "", "")  # placeholder for the container in the exporter's own series
 _TICK_SECONDS = 0.1
-# Rendering the status page takes at most 1/20 of the event loop's time, at any request rate.
+# At any request rate, rendering the status page takes at most 1/20 of the event loop's time.
 _PAGE_TIMES = 20.0
 
 _SECURITY_HEADERS = {
@@ -157,12 +157,12 @@ class Exporter:
         self.exposition.replace(_SELF, [expose.write(family, {}) for family in self._families()])
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         write_process = openmetrics.generate_latest if in_openmetrics else generate_latest
-        yield write_process(self._process)  # last, because it ends with OpenMetrics' end mark
+        yield write_process(self._process)  # comes last, because it ends with OpenMetrics' end mark
 
     def service_state(self, service: ServiceKey) -> ServiceState:
         """Return the facts about a service that a rollout needs.
 
-        Starts on other hosts are included a few seconds after the first question about the service.
+        A few seconds after the first question about the service, starts on other hosts are included.
         """
         probes = self.collector.services.get(service, ())
         ownership = self.judging.ownership
@@ -225,15 +225,15 @@ class Exporter:
             yield "The judge's store was corrupt and was set aside: earlier verdicts are lost."
 
     def request_reload(self) -> None:
-        """Request a reload of the config's file, even if the file is unchanged."""
+        """Request a reload of the config's file, changed or not."""
         self._stamp = ()
 
     async def reload(self) -> None:
-        """Load the config's file; keep the old config if the file has a mistake."""
+        """Load the config's file. If the file has a mistake, the old config stays in use."""
         try:
             self.config = self.collector.config = await asyncio.to_thread(check, self.path)
             self._follow()
-        except Exception as error:  # an exporter bug must not end this task
+        except Exception as error:  # a bug must not end this task
             self._config_ok = False
             log.error("config not reloaded; the old config stays in use", error=str(error))
         else:
@@ -251,7 +251,7 @@ class Exporter:
                 await self.reload()
 
     def _file_stamp(self) -> tuple[int, ...]:
-        """Return a value that changes with the config's file, even if only a symlink changes (Kubernetes)."""
+        """Return a value that changes with the config's file. In Kubernetes, only a symlink may change."""
         try:
             stat = os.stat(self.path or "")
         except OSError:
@@ -259,7 +259,7 @@ class Exporter:
         return stat.st_mtime_ns, stat.st_ino
 
     def _follow(self) -> None:
-        """Follow the containers found. An entry of the config replaces a discovered container with the same key."""
+        """Follow all containers found. An entry of the config replaces a discovered container with the same key."""
         found, url = [], self.config.probe_access.url
         for discovery in self.discoveries:
             while discovery.source.kills:
@@ -269,7 +269,7 @@ class Exporter:
 
 
 async def _healthy(_request: web.Request) -> web.Response:
-    return web.Response(text="healthy\n")  # this answer itself proves that the event loop runs
+    return web.Response(text="healthy\n")  # any answer proves that the event loop runs
 
 
 async def _show_runbooks(_request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""One container on the status page: its state, and the values for its template."""
+"""Card of one container on the status page: the container's state, and the values for the template."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from infercanary.render.units import count, percent
 Ended = tuple[int, float, str]
 """Memory kills of a container: number, Unix time of the last kill, and image at that time."""
 MOST_CANARIES = 16
-"""Maximum number of canaries on a card; equals the number of canaries with a history."""
+"""Maximum number of canaries on a card. History keeps the same number of canaries."""
 _NOT_JUDGED = Finding(result=Result(state="no_baseline"), sentence="")
 
 STATES: Mapping[str, str] = {
@@ -41,7 +41,7 @@ STATES: Mapping[str, str] = {
 
 
 def state_of(probe: PolledProbe, kill: Ended | None = None) -> str:
-    """Return the worst state of a container, for the page only: Prometheus evaluates alerts from the metrics.
+    """Return the worst state of a container for the status page. Prometheus itself evaluates alerts from the metrics.
 
     Args:
         probe: A followed container.
@@ -77,7 +77,7 @@ def card(probe: PolledProbe, most: int) -> dict[str, Any]:
         "probe": probe,
         "container": container,
         "key": "/".join(probe.key),
-        # After a tag was moved to another image, Docker shows the image id in place of the tag.
+        # Docker lists an image id in place of a tag that was moved to another image.
         "image": "" if digest.removeprefix("sha256:").startswith(container.image) else container.image,
         "digest": digest,
         "tag_moves": tag_moves(container.image),
@@ -124,10 +124,10 @@ def _canary(name: str, probe: PolledProbe) -> dict[str, Any]:
 
 
 def _side(finding: Finding, probe: PolledProbe) -> Literal["old", "new", "other"]:
-    """Return a container's side in a canary's last upgrade.
+    """Return the side of a container in the last upgrade of a canary.
 
-    ``new``: the verdict is about the container's image, even without an upgrade. ``old``: the container runs the image
-    before the upgrade. ``other``: neither, for example if the judge has no run of the image yet.
+    ``new``: the verdict is about the container's image, even without an upgrade. ``old``: the container runs the old
+    image. ``other``: any other image, for example an image without runs.
     """
     if probe.start is None:
         return "other"

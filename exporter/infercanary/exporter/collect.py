@@ -1,6 +1,6 @@
 """Polls the probe of each container on its own schedule.
 
-A faulty probe affects no other probe: each probe has its own connection, deadline, size limit and back-off. A worker
+Each probe has its own connection, deadline, size limit and back-off, so a faulty probe affects no other probe. A worker
 thread reads the reports, separate from the event loop that answers scrapes.
 """
 
@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 _LEAST_TIMEOUT_SECONDS = 3.0
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
-_COMPARE_SECONDS = 5.0  # time between comparisons, which take some milliseconds for a thousand containers
+_COMPARE_SECONDS = 5.0  # time between comparisons; one takes some milliseconds for a thousand containers
 
 
 def backoff(failed: int, poll_seconds: float) -> float:
-    """Return the seconds until the next poll after ``failed`` consecutive failures; the first retries are quick.
+    """Return the seconds until the next poll after ``failed`` consecutive failures. The first retries are quick.
 
     Args:
         failed: Number of failed polls.
@@ -55,12 +55,12 @@ def backoff(failed: int, poll_seconds: float) -> float:
 
 
 class Collector:
-    """Polls the probes of containers, shows their reports, and sends their runs to the judge.
+    """Polls the probes of containers, exposes their reports, and sends their runs to the judge.
 
     Args:
         config: May be replaced while the collector runs.
-        exposition: Shows the reports.
-        judging: Takes the runs.
+        exposition: Receives the reports.
+        judging: Receives the runs.
         reserved: Base names of the exporter's own families.
         memory: Memory limit of the exporter's process, in bytes.
     """
@@ -82,18 +82,18 @@ class Collector:
         self.kills = KillCounts()
         self.ended: list[tuple[Container, float]] = []
         """Last containers of services that ended within the last hour, each with the Unix time of its end.
-        Without this list, a stopped server would disappear from the status page together with its alerts.
+        The status page keeps a stopped server and its alerts by this list.
         """
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._reading = asyncio.Lock()  # reports are read one by one, which limits memory
-        # A single thread, because the heap of each further thread would take memory.
+        self._reading = asyncio.Lock()  # reading reports one by one saves memory
+        # Each further thread would take memory for its heap.
         self._reader = ThreadPoolExecutor(1, "report")
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
-        """Poll ``containers`` and no others, up to the memory limit; containers that are already polled come first.
+        """Poll only ``containers``, up to the memory limit. Containers that are already polled have priority.
 
         Args:
             containers: All containers that the discoveries found.
@@ -101,7 +101,7 @@ class Collector:
         wanted = self.shares.admitted({c.key: c for c in containers}, self.probes)
         self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
-        # A container with a new id is a new container, even if the name is the same.
+        # A new id means a new container, even with the same name.
         gone = {
             key
             for key, probe in self.probes.items()
@@ -114,7 +114,7 @@ class Collector:
         for key, container in wanted.items():
             probe = self.probes.get(key) or PolledProbe(container)
             if container.watched_id and key in gone:
-                probe.since = now  # the new server may have started while the old server still answered
+                probe.since = now  # the old server may still have answered while the new server started
             if key not in self.probes or probe.container.url != container.url:
                 self._start_polling(probe, container)
             self.probes[key], probe.container = probe, container
@@ -141,13 +141,13 @@ class Collector:
         self._stop_polling(probe.key)
         for note in container.notes:
             log.warning(note, **probe.identity)
-        # Spread the first polls, so that a thousand probes do not answer at the same moment.
+        # Spread the first polls: a thousand probes should not answer at the same moment.
         spread = min(self.config.poll_seconds, 0.01 * len(self.probes))
         delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret
         self._tasks[probe.key] = WATCH.task("poll", partial(self._watch, probe, delay))
 
     def note_end(self, kill: MemoryKill) -> None:
-        """Count a memory kill of a container, and tell the judge which start this kill ended.
+        """Count a memory kill of a container. Tell the judge which start was ended by this kill.
 
         Args:
             kill: A memory kill found by a discovery.
@@ -178,7 +178,7 @@ class Collector:
 
     @contextmanager
     def _guard(self, probe: PolledProbe) -> Iterator[None]:
-        """Limit the effect of a failed poll, or of an exporter bug, to this probe."""
+        """Limit the effect of a failed poll, or of a bug, to this probe."""
         try:
             yield
         except PollError as error:
@@ -216,9 +216,8 @@ class Collector:
         """Find the CPUs and GPUs that containers share.
 
         CPUs are compared only between discovered containers, which are on this host; containers in the config's list
-        may be on other hosts. The result for a container is shown after its next poll: showing a thousand results at
-        once would block the event loop. A container whose probe is down still counts as a neighbour, because the
-        container still runs.
+        may be on other hosts. A container's result is exposed after its next poll: a thousand results at once would
+        block the event loop. A container without an answering probe still runs, and counts as a neighbour.
         """
         probes = self.probes.items()
         shared = shared_cpus(probe.reported.cpus for _, probe in probes if probe.container.id)
@@ -262,7 +261,7 @@ class Collector:
         size = sum(len(name) + len(text) for name, text in report.environment.items())
         if report.environment != probe.environment and spend("environment_bytes", size, now):
             probe.environment = report.environment
-        # If the clock was set back, new runs still belong to the watched server.
+        # New runs belong to the watched server, even if the clock was set back.
         probe.since = min(probe.since, time.time())
         names = probe.account.affordable_canaries({run.canary for run in report.runs}, now)
         starts = probe.new_runs(report, names)
@@ -273,7 +272,7 @@ class Collector:
             and spend("runs", len(samples), now)
             and spend("samples", sum(samples), now)
         ):
-            return  # the cursor stays, so the next poll asks for the same runs again
+            return  # keep the cursor: the next poll asks for the same runs again
         probe.take(report, starts, answer.profiles)
         for boot_id, runs in starts.items():
             probe.runs_collected += len(runs)
@@ -282,7 +281,7 @@ class Collector:
             else:
                 found = replace(probe.generations[report.boot_id], boot_id=probe.start_id(boot_id))
                 self.judging.submit(found, runs, is_found=True)
-        if probe.cursor:  # runs lost before the first poll do not count as lost by the exporter
+        if probe.cursor:  # the exporter did not lose the runs before its first poll
             probe.runs_lost += report.lost_runs
         probe.cursor = report.cursor
 
@@ -297,8 +296,7 @@ class Collector:
     async def _watch(self, probe: PolledProbe, delay: float) -> None:
         """Poll while the container is followed."""
         failed = 0
-        # A cancellation may be lost if a timeout fires at the same moment. So check that this is still the current
-        # task.
+        # A timeout at the same moment may swallow a cancellation. So check that this is still the current task.
         while self._tasks.get(probe.key) is asyncio.current_task():
             await asyncio.sleep(delay)
             await self._poll(probe)
@@ -331,8 +329,8 @@ class Collector:
             )
         probe.failures[reason] += 1
         probe.up, probe.trouble = False, f"{reason}: {detail}"
-        self._exposition.replace(probe.key, [])  # clear the whole report, because a part of it would mislead
-        with suppress(Exception):  # the failure may have come from writing this family
+        self._exposition.replace(probe.key, [])  # a part of a report would mislead, so clear all of it
+        with suppress(Exception):  # perhaps writing this family failed
             self._exposition.replace(probe.key, [write(UP.family(0.0), probe.identity)])
 
     def _stop_polling(self, key: Key) -> None:

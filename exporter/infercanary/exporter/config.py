@@ -42,7 +42,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     grafana: Link = ""
     runbooks: Link = ""
-    """Address of the runbooks: this exporter's address followed by /runbooks, or a copy elsewhere."""
+    """Address of the runbooks: this exporter's address with /runbooks, or the address of a copy."""
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -69,12 +69,12 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def host_name(self) -> str:
-        """Host name for this host's starts in a shared store; empty for any other store."""
+        """Name of this host in a shared store; empty for a store of one exporter."""
         return (os.environ.get("NODE_NAME") or platform.node()) if stores.is_shared(self.store or "") else ""
 
 
 def check(path: str | os.PathLike[str] | None, **options: object) -> ExporterConfig:
-    """Read the config, and check all of it before any setting is used.
+    """Read the config, and check the whole config before use.
 
     Args:
         path: YAML file; None for the defaults.

@@ -48,9 +48,9 @@ CONNECTIONS_OF_ADDRESS = 16
 HEADER_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # three times Prometheus' default scrape_timeout
 IDLE_SECONDS = 330.0  # Prometheus closes an idle connection after five minutes
-BACKLOG = 4096  # with a full queue, the kernel drops a connection, and the client retries only after a second
-SEND_BYTES = 128 << 10  # kernel's send buffer; the kernel doubles it and counts it in the container's memory
-# Buffer of one TLS record, shared by all connections: each piece is copied before the next piece is read.
+BACKLOG = 4096  # the kernel drops a connection if this queue is full; clients retry after a second
+SEND_BYTES = 128 << 10  # send buffer; the kernel doubles it, and counts it in the container's memory
+# Buffer of one TLS record. All connections share the buffer, because each piece is copied before the next is read.
 _PIECE = memoryview(bytearray(16 << 10))
 _LOG_SECONDS = 60.0
 
@@ -58,9 +58,8 @@ _LOG_SECONDS = 60.0
 class Connection(RequestHandler, asyncio.BufferedProtocol):
     """One open connection.
 
-    The connection reads small pieces, and stops reading after data that is not HTTP. aiohttp alone reads a quarter of
-    a megabyte at once, and its errors keep data that is not HTTP: 64 clients that sent only zeros took 4 GB in 14
-    seconds.
+    The connection reads small pieces, and stops reading after data that is not HTTP. aiohttp itself reads a quarter of
+    a megabyte at once, and keeps such data in its errors: 64 clients that sent only zeros took 4 GB in 14 seconds.
     """
 
     def __init__(self, connections: Connections, server: web.Server, address: str) -> None:
@@ -68,7 +67,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         super().__init__(
             server,
             loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # aiohttp accepts None, too
+            access_log=None,  # type: ignore[arg-type]  # aiohttp also accepts None
             lingering_time=0,
             max_headers=48,  # 8 KiB each; a browser behind two proxies sends 25
         )
@@ -81,12 +80,12 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         self._deadline = loop.call_later(HEADER_SECONDS, self._end, "no_request")
 
     def allow(self, seconds: float, reason: Reason | None) -> None:
-        """Set a deadline after which the connection is closed. The closing is counted if ``reason`` is not None."""
+        """Set a deadline for closing the connection. The closing is counted unless ``reason`` is None."""
         self._deadline.cancel()
         self._deadline = asyncio.get_running_loop().call_later(seconds, self._end, reason)
 
     def leave(self) -> None:
-        """Free the connection's place, unless a handler still works for the connection."""
+        """Free the connection's place unless a handler still works for the connection."""
         if not self.handles:
             self._deadline.cancel()
             self._connections.open.pop(self, None)
@@ -103,7 +102,7 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on a piece of ``nbytes`` to aiohttp."""
         self.data_received(bytes(_PIECE[:nbytes]))
-        # After an error, aiohttp's parser adds the error to the messages in place of a request.
+        # aiohttp's parser puts an error among the messages, in place of a request.
         if self._messages and not hasattr(self._messages[-1][0], "method"):
             self.close()
 
@@ -118,13 +117,13 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         self._connections.count("malformed", self.address)
-        exc.__traceback__ = None  # the traceback keeps the piece in a reference cycle
+        exc.__traceback__ = None  # the traceback would keep the piece in a reference cycle
         response = web.Response(status=status, text=message)
         response.force_close()
         return response
 
     def _end(self, reason: Reason | None) -> None:
-        # There is no transport during the TLS handshake, and after the client has left while its handler still runs.
+        # The transport is missing during the TLS handshake, and after the client left a running handler.
         if self.transport is None:
             self._connections.open.pop(self, None)
             return
@@ -136,8 +135,8 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
 class Connections:
     """Accepts connections up to the limits.
 
-    A connection counts until its last request is handled. So clients cannot pile up work by sending a request and
-    leaving.
+    A connection counts until its last request is handled. So a client that sends a request and leaves cannot pile up
+    work.
     """
 
     def __init__(self) -> None:
@@ -218,13 +217,13 @@ class Connections:
                 self.count("refused", address)
                 accepted.close()
             else:
-                if idle is not None:  # close the oldest idle connection to make room for the new connection
+                if idle is not None:  # the oldest idle connection makes room for the new connection
                     idle.leave()
                     idle.force_close()
                 task = asyncio.create_task(self._connect(server, accepted, address, context))
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
-            # Give the loop a turn, in which the new connection is counted and open connections continue.
+            # Give the loop a turn to count the new connection and to serve open connections.
             await asyncio.sleep(0)
 
     async def _connect(self, server: web.Server, sock: socket.socket, address: str, context: Context) -> None:
@@ -236,9 +235,9 @@ class Connections:
                 lambda: connection, sock, ssl=tls, ssl_handshake_timeout=HEADER_SECONDS if tls else None
             )
         except OSError as error:  # the client does not speak TLS, or does not trust this certificate
-            is_late = isinstance(error, ConnectionAbortedError)  # asyncio's error for a handshake time-out
+            is_late = isinstance(error, ConnectionAbortedError)  # error of asyncio after a handshake time-out
             self.count("no_request" if is_late else "malformed", address)
-            error.__traceback__ = None  # the traceback keeps TLS buffers in a reference cycle
+            error.__traceback__ = None  # the traceback would keep TLS buffers in a reference cycle
         finally:
             if connection.transport is None:
                 connection.connection_lost(None)

@@ -1,9 +1,8 @@
-"""Cached exposition: the lines of each container, as prometheus_client writes them.
+"""Cached exposition: keeps the lines of each container, as written by prometheus_client.
 
-prometheus_client takes about 12 µs for each line. So it writes each family only once for all containers that report
-the family with the same labels. For each report, only the container's identity and the values are filled into these
-lines. The sample lines are the same in the text format and in OpenMetrics, so one copy serves both formats. Only the
-headers differ.
+prometheus_client takes about 12 µs for each line. So each family is written only once for all containers that report
+the family with the same labels. Each report only fills identity and values into these lines. One copy of the sample
+lines serves the text format and OpenMetrics, because only headers differ.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Po
 Key = tuple[str, ...]  # key of a container, or of the exporter's own lines
 
 _number: Callable[[float], str] = floatToGoString
-# Cached, because most counts repeat: many are 0.
+# Most counts repeat (many are 0), so texts are cached.
 _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)
 _write_openmetrics: Callable[[Any], bytes] = generate_latest_openmetrics
 
@@ -38,7 +37,7 @@ _HISTOGRAM: Sequence[tuple[str, dict[str, str]]] = [
     ("_sum", {}),
 ]
 """Suffix and labels of each sample of a histogram point."""
-_MOST_BYTES = 240 << 10  # size of a part; a container with longer lines makes a larger part
+_MOST_BYTES = 240 << 10  # usual size of a part; longer lines of a container make a larger part
 _IDENTITY = "\0"  # placeholder for an identity label; no accepted label value contains it
 
 
@@ -55,12 +54,12 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     header: bytes
     openmetrics_header: bytes
     template: bytes
-    """UTF-8 bytes: one emoji in a label would make a str four times as large."""
+    """Lines as UTF-8 bytes. One emoji in a label would make a str four times as large."""
     series: int
     """Number of lines."""
 
 
-class Lines(msgspec.Struct, frozen=True, gc=False):  # tens of thousands exist, without reference cycles
+class Lines(msgspec.Struct, frozen=True, gc=False):  # tens of thousands of objects without cycles
     """One family of one container, as lines for a scrape."""
 
     layout: Layout
@@ -71,7 +70,7 @@ _layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
 
 
 def write(family: Family, identity: Mapping[str, str]) -> Lines:
-    """Write ``family`` as lines; each line gets the identity labels.
+    """Write ``family`` as lines with the identity labels.
 
     Args:
         family: An accepted family, whose names and label values can be written.
@@ -79,7 +78,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     """
     names, labels = sorted(identity), [point.labels for point in family.points]
     words = msgspec.json.encode((family.kind, family.name, family.help, family.labels, labels, names))
-    # The key is only a hash, to save memory: the layout's template already has the content of ``words``.
+    # A hash as key saves memory: the layout's template already has the content of ``words``.
     key = blake2b(words, digest_size=16).digest()
     layout = _layouts.get(key)
     if layout is None:
@@ -136,18 +135,18 @@ class Exposition:
             family = self._families[name]
             family.size += len(texts.get(name, b"")) - len(family.texts.get(key, b""))
             if name in texts:
-                # Replacing a value keeps its place in the dict, which makes a scrape faster.
+                # A replaced value keeps its place in the dict, which makes a scrape faster.
                 family.texts[key] = texts[name]
             elif family.texts.pop(key, b"") and not family.texts:
                 del self._families[name]
         if texts:
-            self._names[key] = (*texts,)  # a tuple, because a set of about 80 names takes 8 KiB
+            self._names[key] = (*texts,)  # a set of about 80 names would take 8 KiB
         return conflicts
 
     def families(self, *, in_openmetrics: bool) -> Iterator[bytes]:
         """Yield the exposition, family by family, without OpenMetrics' ``# EOF``.
 
-        Each part is made only when the reader asks for it. Otherwise a slow reader would keep old lines in memory.
+        A part is made only when the reader asks for this part. Otherwise a slow reader would keep old lines in memory.
 
         Args:
             in_openmetrics: True for OpenMetrics, False for the text format.
@@ -195,7 +194,7 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
         labels = {**identity, **dict(zip(family.labels, point.labels, strict=True))}
         for suffix, bound in samples:
             metric.add_sample(family.name + suffix, labels | bound, 0.0)
-    # Not splitlines(), because label values may contain other characters that splitlines() takes for line ends.
+    # splitlines() would also split at other characters of label values.
     lines = generate_latest(given).removeprefix(header).decode().split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
     template = template.replace(_IDENTITY, "%s")
@@ -207,7 +206,7 @@ def _layout(family: Family, names: Iterable[str]) -> Layout:
 def _escaped(label: str) -> str:
     """Escape a label value for the text format.
 
-    The percent sign is doubled, because the values are filled in by a second formatting.
+    A second formatting fills in the values, so the percent sign is doubled.
     """
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").replace("%", "%%")
 

@@ -14,7 +14,7 @@ from infercanary.contract.vocabulary import Outcome
 from infercanary.judge.policy import LIVE
 
 _WAITING_SECONDS = 600.0
-"""Averaging time of CPU wait, seconds; long enough that a short contention counts little."""
+"""Averaging time of CPU wait, seconds. Over this time, a short contention counts little."""
 _RUNS = 120
 _CANARIES = 16
 
@@ -33,7 +33,7 @@ class RunSummary(msgspec.Struct, frozen=True, gc=False):
 
 
 def summarise(run: Run) -> RunSummary:
-    """Summarise a run. Percentiles are left out, because a run has too few repeats."""
+    """Summarise a run. A run has too few repeats for percentiles."""
     latencies = run.latencies
     middle = median(latencies) if latencies else None
     low, high = min(latencies, default=None), max(latencies, default=None)
@@ -57,13 +57,13 @@ def waiting_share(runs: Sequence[RunSummary]) -> float:
 
 
 class History(dict[str, deque[RunSummary]]):
-    """Last runs of each canary; the number of runs and the number of canaries are limited."""
+    """Last runs of each canary, for limited numbers of runs and canaries."""
 
     def take(self, runs: Iterable[Run]) -> None:
         """Add runs of one or more canaries, in order of time."""
         for run in runs:
             summaries = self.pop(run.canary, None) or deque(maxlen=_RUNS)
-            if summaries and summaries[-1].detail:  # only the last run's reason is shown
+            if summaries and summaries[-1].detail:  # the page has only the last run's reason
                 summaries[-1] = msgspec.structs.replace(summaries[-1], detail="")
             summaries.append(summarise(run))
             self[run.canary] = summaries

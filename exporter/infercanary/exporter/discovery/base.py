@@ -1,4 +1,4 @@
-"""Containers with a probe, labels that request polling, and the discovery that follows a source of containers."""
+"""Containers with a probe, labels that request polling, and discovery from a source of containers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     url_missing: str = ""
     """Reason for a missing URL, and how to fix it."""
     notes: tuple[str, ...] = ()
-    """Mistakes in labels that do not prevent polling: the ignored label, and its fix."""
+    """Mistakes in labels that do not prevent polling. A message names the ignored label and the fix."""
     is_asked: bool = True
     """False if the container has InferCanary labels, but not the label that requests polling; usually a mistake.
     """
@@ -148,7 +148,7 @@ class Source(Protocol):
 
     name: str
     kills: list[MemoryKill]
-    """New memory kills; the reader removes them from the list."""
+    """New memory kills. The reader removes each kill from the list."""
 
     def watch(self) -> AsyncGenerator[Iterable[Container], None]:
         """Follow the containers with a probe.
@@ -162,7 +162,7 @@ class Source(Protocol):
 
 
 class Discovery:
-    """Follows a source, and starts again after each failure. All its methods run on one event loop.
+    """Follows a source, and starts again after each failure. All methods run on one event loop.
 
     Args:
         source: Followed from :meth:`start` on.
@@ -172,8 +172,8 @@ class Discovery:
     def __init__(self, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
         self.containers: Iterable[Container] = ()
-        """Last containers found. The list stays while the source does not answer, because containers may run on without
-        the source.
+        """Last containers found. Containers may run on without the source, so the list stays while the source is
+        silent.
         """
         self.up = False
         self.tried = False
@@ -214,7 +214,7 @@ class Discovery:
                             )
                         self.up = self.tried = True
                         self._tell()
-            except Exception as error:  # an error of the source must not end the discovery
+            except Exception as error:  # the discovery continues after any error of the source
                 if self.up or not self.tried:
                     log.warning(
                         "the source of containers does not answer; the last containers found are kept",
@@ -223,12 +223,12 @@ class Discovery:
                     )
             self.up, self.tried = False, True
             self._tell()
-            # A random pause, because exporters of all nodes lose the API server at the same moment.
+            # Exporters of all nodes lose the API server at the same moment, so the pause is random.
             await asyncio.sleep(min(_MAX_PAUSE_SECONDS, 2.0**failures) * random.uniform(0.5, 1.0))  # noqa: S311
             failures += 1
 
     def _tell(self) -> None:
-        """Call ``changed`` after a delay, so that a burst of events causes only one comparison."""
+        """Call ``changed`` after a delay. A burst of events then causes only one comparison."""
         if self._told is None or self._told.when() < asyncio.get_running_loop().time():
             self._told = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._changed)
 
@@ -244,7 +244,7 @@ def url_mistake(url: str) -> str | None:
         return mistake
     if parts.scheme == "unix":
         has_address = url.startswith("unix:///") and parts.path != "/"
-    else:  # a user name is refused, because a probe expects a token
+    else:  # a probe expects a token and no user name
         is_report = parts.path.rstrip("/").endswith(PATH)
         has_address = has_host and parts.scheme in ("http", "https") and "@" not in url and not is_report
     is_plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
@@ -293,7 +293,7 @@ def convert_each(entries: Iterable[T], convert: Callable[[T], U], failed: set[st
     Args:
         entries: Entries from a source.
         convert: May raise any exception.
-        failed: Beginnings of entries that were already logged; such an entry is not logged again.
+        failed: Beginnings of entries that were already logged, to log an entry only once.
     """
     converted = []
     for entry in entries:

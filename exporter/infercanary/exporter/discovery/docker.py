@@ -1,9 +1,8 @@
 """Docker: containers with the label ``infercanary.enable=true`` on this host.
 
-The Docker SDK blocks, so each call runs in a thread. Only five calls are used, so that a socket proxy can forbid all
-others: GET of /version, /events, /containers/json and /images/json (and /_ping for the proxy's own health check).
-Memory kills are read from the events. An inspect call has ``OOMKilled``, too, but would also show secrets in
-environment variables.
+The Docker SDK blocks, so each call runs in a thread. A socket proxy can forbid all but five calls: GET of /version,
+/events, /containers/json and /images/json (and /_ping for the proxy's own health check). Memory kills are read from the
+events. An inspect call also has ``OOMKilled``, but would expose secrets in environment variables.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from infercanary.exporter.discovery.docker_listing import (
     read_entry,
 )
 
-# `exec_*` events are left out, because health checks send them every few seconds from every container. Podman says
-# `died` instead of `die`.
+# Health checks send `exec_*` events every few seconds from every container, so these are left out. Podman says `died`
+# instead of `die`.
 _EVENTS = ["start", "oom", "die", "died", "rename"]
 _PREFIX = ENABLE_LABEL.removesuffix("enable")
 _CALL_SECONDS = 10
@@ -86,7 +85,7 @@ class DockerSource:
     async def watch(self) -> AsyncGenerator[list[Container], None]:
         """List the containers at the start, after each event, and every 30 s.
 
-        If a broken Docker daemon never answers a call, the thread of this call hangs.
+        The thread of a call hangs if a broken Docker daemon never answers.
 
         Yields:
             All containers with a probe.
@@ -140,7 +139,7 @@ class DockerSource:
             changed.set()
 
     def _open_events(self, client: docker.APIClient) -> docker.types.CancellableStream[bytes]:
-        """Open a stream of new events with a plain GET, because ``client.events()`` has no time-out."""
+        """Open a stream of new events with a plain GET: ``client.events()`` has no time-out."""
         response = client.get(
             f"{client.base_url}/v{client.api_version}/events",
             params={
@@ -189,4 +188,4 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text()
     except OSError:
-        return ""  # without procfs, this process is in no container
+        return ""  # no procfs: this process is in no container

@@ -1,4 +1,4 @@
-"""Conversion of Docker's lists to containers with a probe: labels, names, images and addresses. Makes no calls."""
+"""Converts Docker's lists to containers with a probe: labels, names, images and addresses. Makes no calls."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class ListedImage(msgspec.Struct, rename="pascal"):
 _HOST = ListedContainer("", host_config=_HostConfig("host"))
 """Placeholder for the exporter's container if the exporter runs on the host."""
 _UNLISTED = ListedImage("")
-"""Placeholder for an image that is not listed: some image stores do not list images that lost their tag."""
+"""Placeholder for an unlisted image. Some image stores do not list images that lost their tag."""
 
 
 def read_entry(entry: Mapping[str, object], kind: type[T]) -> T:
-    """Convert an entry of a list from Docker or Podman; null is the same as a missing key."""
+    """Convert an entry of a list from Docker or Podman. null counts as a missing key."""
     return msgspec.convert({key: value for key, value in entry.items() if value is not None}, kind)
 
 
@@ -135,8 +135,8 @@ class Listing:
     def container(self, listed: ListedContainer) -> Container | None:
         """Convert a container whose labels ask for polling.
 
-        A container that has only other InferCanary labels gets no URL but a message, so that a mistake such as
-        ``infercanary.enabled=true`` is noticed.
+        A container with only other InferCanary labels gets a message instead of a URL. The message reports a mistake
+        such as ``infercanary.enabled=true``.
         """
         # An image may ask for polling. But the builder of an image must not choose the service that its containers
         # report as.
@@ -200,7 +200,7 @@ class Listing:
     def _watched(self, listed: ListedContainer, given: Mapping[str, str]) -> ListedContainer:
         """Return the server that a sidecar watches, if the server's label names the sidecar.
 
-        For a container that is no sidecar, return the container itself.
+        A container that is no sidecar watches itself.
         """
         server = given.get(WATCHES_LABEL)
         if not server:
@@ -246,7 +246,7 @@ class Listing:
         A container that creates the socket first could pretend to be this container. Mounts of folders above the shared
         folder are ignored: a container with access to Docker's own folders controls the host anyway.
         """
-        if self._own is _HOST:  # the exporter runs on the host, and sees the source folders of mounts
+        if self._own is _HOST:  # an exporter on the host sees the source folders of mounts
             sources = [mount.source for mount in listed.mounts if _is_in(path, mount.source)]
             shared = min(sources, key=len, default=path.rpartition("/")[0])
         else:

@@ -1,4 +1,4 @@
-"""Number of times that the kernel killed a container for lack of memory.
+"""Counts how often the kernel killed a container for lack of memory.
 
 A probe cannot report these kills, because the probe ends with its server. Docker reports them as events, and Kubernetes
 in ``lastState.terminated`` with the reason ``OOMKilled``.
@@ -28,8 +28,8 @@ ENDED = Metric(
 METRICS = (ENDED,)
 
 KEPT_SECONDS = 3600.0
-"""Time for which a kill counts as recent. A removed container stays in the metric for the same time, so that alerts
-can fire on its last kill.
+"""Time for which a kill counts as recent. A removed container stays in the metric for the same time, because alerts may
+still fire on its last kill.
 """
 
 
@@ -37,7 +37,7 @@ class _Ended(msgspec.Struct):
     """Memory kills of one image in one container."""
 
     container: Container
-    """The container as first found. Later facts are ignored, because a moved tag would begin a new series."""
+    """The container as first found. Later facts would begin a new series (such as a moved tag), and are ignored."""
     times: int = 0
     last_at: float = -math.inf
     """Unix time."""
@@ -50,11 +50,11 @@ class KillCounts:
         self._ended: dict[tuple[Key, str], _Ended] = {}
 
     def follow(self, containers: Iterable[Container], now: float) -> None:
-        """Show a count for each of these containers; forget other containers an hour after their last kill.
+        """Count the kills of these containers. Forget any other container an hour after its last kill.
 
         Args:
-            containers: All containers that the discoveries found. A container without an id is from the config's
-                list; its kills cannot be seen.
+            containers: All containers that the discoveries found. A container without an id is from the config's list,
+                and no source reports its kills.
             now: Unix time.
         """
         present = {(each.key, each.image_key): _Ended(each) for each in containers if each.id}

@@ -30,12 +30,12 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder of the token and the CA; both are read for each request."""
 CONNECT_SECONDS = 10.0
 SILENT_SECONDS = 150.0
-"""A watch that is silent for this long is broken, because bookmarks come once a minute."""
+"""Bookmarks come once a minute, so a watch that is silent for this long is broken."""
 PAUSE_SECONDS = 1.0
-"""Pause between two watches, so that watches that end immediately do not flood the API server."""
+"""Pause between two watches. Watches that end immediately would flood the API server without this pause."""
 PAGE_PODS = 10
-"""Pods in a page; few, because a pod takes up to 1.5 MiB in etcd, and six times as much if JSON escapes all
-characters.
+"""Pods in a page. A pod takes up to 1.5 MiB in etcd, and six times as much if JSON escapes all characters, so a page
+has few pods.
 """
 MAX_BYTES = 16 << 20
 """Maximum size of an event."""
@@ -149,7 +149,7 @@ class KubernetesPods:
     async def _ask(
         self, session: aiohttp.ClientSession, query: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request; yield its successful response before the body is read."""
+        """Send a request. Yield the successful response before its body is read."""
         try:
             headers, context = await asyncio.to_thread(self._credentials)
         except OSError as error:

@@ -36,7 +36,7 @@ _OTEL_SERVICE = "resource.opentelemetry.io/service.name"
 # Labels with the template hash. Each controller also puts this hash into the names of its ReplicaSets.
 _TEMPLATE_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
 _WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
-_CRON_SECONDS = 31 * 86_400.0  # a job of a CronJob may start this long after its scheduled minute
+_CRON_SECONDS = 31 * 86_400.0  # longest delay of a CronJob's job after its scheduled minute
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -182,7 +182,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def _ports(pod: Pod) -> tuple[dict[str, int], str]:
-    """Return the port of each container with a probe, and the mistake if a container or port cannot be determined."""
+    """Return the port of each container with a probe. Without a certain container or port, also return the mistake."""
     ports = [(container.name, port) for container in pod.containers for port in container.ports]
     named = {name: port.container_port for name, port in ports if port.name == PORT_NAME}
     text = pod.given.get(PORT)
@@ -275,8 +275,8 @@ class NodePods:
     def __iter__(self) -> Iterator[Container]:
         """Yield all running containers with a probe; each address occurs once.
 
-        The address of an ended pod may already be in use by a new pod, because the end may become known late. So the
-        newer pod keeps the address.
+        The end of a pod may become known late, and a new pod may already use its address. So the newer pod keeps the
+        address.
         """
         pods = sorted(self._pods.values(), key=attrgetter("created"))
         yield from {each.url or each.key: each for pod in pods for each in pod.containers}.values()
@@ -286,12 +286,12 @@ class NodePods:
         return dict(convert_each(map(bytes, pods), _read_pod, self._failed))
 
     def replace(self, listed: Pods) -> None:
-        """Replace all pods by those of a complete list."""
+        """Replace all pods by the pods of a complete list."""
         for key in {*self._pods, *listed}:
             self._set(key, listed.get(key, PodState()))
 
     def take(self, pod: msgspec.Raw, *, gone: bool) -> bool:
-        """Update one pod that was added, changed or deleted (``gone``); return True if containers changed."""
+        """Update one pod that was added, changed or deleted (``gone``). Return True if containers changed."""
         changed = False
         for key, state in self.read([pod]).items():
             changed = self._set(key, msgspec.structs.replace(state, containers=()) if gone else state)
