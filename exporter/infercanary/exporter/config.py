@@ -42,7 +42,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     grafana: Link = ""
     runbooks: Link = ""
-    """Address of the runbooks: this exporter's address with /runbooks, or the address of a copy."""
+    """Address of the runbooks: this exporter's address followed by /runbooks, or the address of a copy."""
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

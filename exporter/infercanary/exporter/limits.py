@@ -1,4 +1,4 @@
-"""Limits on data from probes: a budget account for each probe, and memory limits that all probes share."""
+"""Limits on data from probes: budgets of each probe, and memory limits that all probes share."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ UNLIMITED: Final = 1 << 50
 """Bytes of memory if there is no limit; cgroup v1 writes a larger number in this case."""
 # Prometheus rejects an answer larger than its body_size_limit (100 MB in our config) as a whole.
 SHOWN_BYTES = 80_000_000
-# A series counts as at least this size. So at most 400,000 series fit, fewer than Prometheus' sample_limit.
+# Minimum size that counts for a series. So at most 400,000 series fit, fewer than Prometheus' sample_limit.
 _SERIES_BYTES = 200
-_FAMILY_BYTES = 512 << 10  # maximum size of a family, because each slow reader may keep an old copy
+_FAMILY_BYTES = 512 << 10  # maximum size of a family; each slow reader may keep an old copy
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # a smaller debt is due to rounding
 _LOGGED = 20  # largest number of refused containers that one log line names
@@ -86,9 +86,9 @@ _REMEMBERED = 1_500  # number of remembered hashes, several times what an honest
 class Account:
     """Budgets of one probe. Times are seconds of the monotonic clock.
 
-    A probe without debt gets its full request, and may be in debt afterwards. So a burst, as after an outage, loses
-    nothing. A probe in debt gets nothing. The exporter polls such a probe again when the debt is paid, or after one
-    minute at most.
+    A probe without debt gets its full request, and may be in debt afterwards. So a burst (such as after an outage)
+    loses nothing. A probe in debt gets nothing. The exporter polls such a probe again when the debt is paid, or after
+    one minute at most.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Account:
 
     def affordable_series(self, reported: Iterable[Lines], shown: Sequence[Lines], now: float) -> list[Lines]:
         """Select the families whose new series fit the budget. Prometheus keeps each new series in memory for hours."""
-        layouts = {id(lines.layout) for lines in shown}  # a layout already shown adds no new series
+        layouts = {id(lines.layout) for lines in shown}  # a layout that is already exposed adds no new series
         return [
             lines
             for lines in reported
@@ -135,7 +135,7 @@ class Account:
         if not self.spend(budget, len(new), now):
             return False
         if new and len(self._known) > _REMEMBERED:
-            del self._known[:]  # so forgotten series and canaries count as new again
+            del self._known[:]  # forgotten series and canaries count as new again
         self._known.extend(new)
         return True
 
@@ -151,12 +151,11 @@ class Totals(NamedTuple):
 
     probes: int
     shown_bytes: int
-    """Size of the lines of all probes in ``/metrics``. The lines take twice as much memory if no two probes have the
-    same labels.
+    """Size of the lines of all probes in ``/metrics``. If no two probes have the same labels, the lines take twice as
+    much memory.
     """
     waiting_bytes: int
-    """Limit for answers that are being received or wait to be read; the same limit applies to runs that wait for the
-    store.
+    """Limit for answers that are being received or wait for reading. Runs that wait for the store have the same limit.
     """
     read_bytes: int
     """Limit of the data that the judge reads from the store at once. Decoded data takes up to twelve times as much."""
@@ -230,7 +229,7 @@ class Shares:
         return fitting
 
     def may_hold(self, key: Key, size: int, account: Account) -> bool:
-        """Return True if ``size`` bytes of an arriving answer may be kept. A call with 0 frees the answer's bytes."""
+        """Return True if ``size`` bytes of an arriving answer may be kept. A size of 0 frees the answer's bytes."""
         if self.held.grant(key, size) == size:
             return True
         account.exceeded["held_bytes"] += 1

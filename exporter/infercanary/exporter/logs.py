@@ -15,11 +15,11 @@ from infercanary.contract.text import masked, printable
 LINES = 30
 """Maximum number of lines a minute for each cause; enough for the verdicts on one service after an upgrade."""
 SECONDS = 60.0
-_MOST_CHARACTERS = 4096  # size of one value; the end is kept, because a traceback has its error there
+_MOST_CHARACTERS = 4096  # size of one value; a longer value keeps its end, where a traceback has the error
 
 
 class Pace(logging.Filter):
-    """Pass only the first lines of each cause in each minute.
+    """Passes only the first lines of each cause in each minute.
 
     A cause is a place in the code together with the container that the line is about.
     """
@@ -64,7 +64,7 @@ def configure() -> None:
 
 
 def _made_printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Mask passwords and control characters. Line ends stay, because logfmt escapes them."""
+    """Mask passwords and control characters. logfmt itself escapes line ends."""
     for key, value in event.items():
         if isinstance(value, str):
             lines = masked(value)[-_MOST_CHARACTERS:].split("\n")

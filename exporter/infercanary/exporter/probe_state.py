@@ -103,10 +103,10 @@ METRICS = (
 
 _TOGETHER_SECONDS = 60.0  # a sidecar may start this long before its server
 _SETTLED_SECONDS = 300.0
-"""A neighbour that comes and goes within this time does not become a component of the environment, because each
-change of a component is judged.
+"""Each changed component of the environment is judged. So a neighbour that comes and goes within this time does not
+become a component.
 """
-_GENERATIONS = 2  # this start and the previous start, whose runs may come from the journal
+_GENERATIONS = 2  # the current start, and the previous start with runs in the journal
 _BOOTS = 512  # a probe in a crash loop may find runs of this many starts in its journal
 
 
@@ -170,7 +170,7 @@ class PolledProbe:
         """Return the id by which the judge distinguishes starts.
 
         This is the boot id; with a sidecar, the watched container's id is appended. So a new server is a new start,
-        even if the probe's process is the same.
+        even with the same process of the probe.
 
         Args:
             boot_id: Boot id of the probe's process.
@@ -182,7 +182,7 @@ class PolledProbe:
         """Select the runs of these canaries that were not collected yet.
 
         Args:
-            report: Report, which may also contain runs of earlier processes from the journal.
+            report: A report. The probe's journal may add runs of earlier processes.
             canaries: Names of the canaries.
 
         Returns:
@@ -209,14 +209,13 @@ class PolledProbe:
         c, latest, boot_id = self.container, self.start, report.boot_id
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
-            # These kills ended an earlier start that had runs; kills of a start without runs are kept for the
-            # next start.
+            # These kills ended an earlier start with runs. Kills of a start without runs are kept for the next start.
             self.kills = ()
-        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # replaces the probe's own claim
+        environment = self.environment | {GPU_SHARED_WITH: self.neighbours}  # overrides the probe's own claim
         if not self.neighbours:
             del environment[GPU_SHARED_WITH]
         if latest is not None and latest.environment == environment:
-            environment = latest.environment  # one copy for all reports, because many may wait for the store
+            environment = latest.environment  # one copy for all reports: many reports may wait for the store
         # The cold start and the reference outputs of a sidecar may belong to an earlier server.
         is_own = c.watched_since <= report.started_at + _TOGETHER_SECONDS
         self.generations[boot_id] = Generation(
@@ -278,8 +277,8 @@ class PolledProbe:
     def share(self, gpus: Mapping[tuple[str, str], GpuShare], now: float) -> None:
         """Record the other containers on the same GPUs.
 
-        A neighbour that has been present or absent for long enough changes the environment of the next report. A
-        neighbour that comes and goes changes nothing, because any probe may claim to use this GPU.
+        A neighbour that has been present or absent for long enough changes the environment of the next report. Any
+        probe may claim to use this GPU, so a neighbour that comes and goes changes nothing.
 
         Args:
             gpus: Other users of the container's GPUs, by label and uuid of a GPU.

@@ -1,4 +1,6 @@
-"""Facts in a report's families that the exporter itself uses. Their number is limited, because a probe is untrusted."""
+"""Facts that the exporter itself uses from a report's families. A probe is untrusted, so the number of facts is
+limited.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ class ReportFacts(msgspec.Struct, frozen=True):
     states: Mapping[str, str] = {}
     """State by canary."""
     failures: Mapping[str, str] = {}
-    """Description of the failure by canary, for failing canaries."""
+    """Description of the failure, by failing canary."""
     cold_starts: dict[str, dict[str, float]] = {}
     """Seconds by canary and step of the cold start."""
     cpus: int = 0
@@ -59,7 +61,7 @@ def read_facts(families: Iterable[Family]) -> ReportFacts:
     by_name = {family.name: family for family in families}
     cold_starts: dict[str, dict[str, float]] = {}
     for (canary, step), seconds in _values(by_name, COLD_START_METRIC, "canary", "step").items():
-        if step in COLD_START and seconds > 0:  # zero is excluded, because the value is a divisor later
+        if step in COLD_START and seconds > 0:  # the value becomes a divisor, so zero is excluded
             cold_starts.setdefault(canary, {})[step] = seconds
     return ReportFacts(
         _by_canary(by_name, "infercanary_canary_state", "state"),

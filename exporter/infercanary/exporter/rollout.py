@@ -1,4 +1,4 @@
-"""Answer to a rollout: the judge's verdict, if the verdict is about the current upgrade.
+"""Answer to a rollout: the judge's verdict on the current upgrade.
 
 A rollout asks at any moment: before new pods report, while a second upgrade overtakes the first, after a rollback.
 The verdict at that moment may be about an earlier upgrade, and must then neither promote nor abort the current
@@ -6,10 +6,10 @@ upgrade. So a verdict counts only if all of these conditions hold; otherwise the
 
 - A container of the new image reports now.
 - If the question names an image, this image is the new image.
-- A container of the old image reports now, too: the rollout is in progress. If the old containers were replaced all
-  at once, the question must give `since=` instead. The verdict then counts if the upgrade is not older than `since`.
-- The judge has seen every running container, because an unseen container may run a still newer image. A verdict
-  `regressed` on the named image does not need this condition.
+- A container of the old image also reports now: the rollout is in progress. After a replacement of all old containers
+  at once, the question must give `since=` instead. The verdict then counts unless the upgrade is older than `since`.
+- The judge has seen every running container. An unseen container may run a still newer image. A verdict `regressed` on
+  the named image does not need this condition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORST_FIRST: tuple[Verdict, ...] = (
     "equivalent",
     "improved",
 )
-"""Verdicts from worst to best. If a question is about several canaries, the worst verdict counts."""
+"""Verdicts from worst to best. For a question about several canaries, the worst verdict counts."""
 PROMOTES: frozenset[Verdict] = frozenset({"equivalent", "improved"})
 ABORTS: frozenset[Verdict] = frozenset({"regressed"})
 
@@ -59,7 +59,7 @@ class Question(msgspec.Struct, frozen=True):
     image: Annotated[str, msgspec.Meta(pattern=r"^[^\s\x00-\x1f\x7f]{0,512}$")] = ""
     """Image of the rollout, by reference, digest or id; empty if the question names no image."""
     since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """The verdict counts if its upgrade is not older than this time. None: the verdict counts if the rollout is in
+    """The verdict counts unless its upgrade is older than this time. None: the verdict counts while the rollout is in
     progress.
     """
 

@@ -1,4 +1,4 @@
-"""HTTP side of a scrape: chooses the client's format, and sends the exposition in parts."""
+"""HTTP side of a scrape: chooses the format by the client's header, and sends the exposition in parts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def negotiate(accept: str) -> str:
 
 
 async def send(request: web.Request, parts: Iterable[bytes], content_type: str) -> web.StreamResponse:
-    """Send ``parts``, compressed block by block, so that other tasks can run in between.
+    """Send ``parts``, compressed block by block. Other tasks run between blocks.
 
-    aiohttp would compress each block in a thread. Waiting for a thread takes longer than igzip's compression.
+    aiohttp would compress each block in a thread, but waiting for a thread takes longer than igzip's compression.
 
     Args:
         request: Only its headers and its method are read.
@@ -51,7 +51,7 @@ async def send(request: web.Request, parts: Iterable[bytes], content_type: str) 
                 block = part[at : at + _BLOCK_BYTES]
                 if packed := block if packing is None else packing.compress(block):
                     await response.write(packed)
-                await asyncio.sleep(0)  # write() waits only if the client reads too slowly
+                await asyncio.sleep(0)  # write() waits only for a client that reads too slowly
         if packing is not None:
             await response.write(packing.flush())
     await response.write_eof()

@@ -1,8 +1,7 @@
 """CPUs and GPUs that several containers of a host may use.
 
 A container's probe reports the container's cpuset and GPUs. The probe is untrusted, but a false report can only make
-the neighbours look contended. A set of CPUs is an integer with one bit for each CPU, so that a thousand sets are
-compared quickly.
+neighbours look contended. A set of CPUs is an integer with one bit for each CPU, to compare a thousand sets quickly.
 """
 
 from __future__ import annotations
@@ -78,19 +77,19 @@ def shared_gpus(gpus: Mapping[Key, Iterable[SeenGpu]]) -> dict[Key, dict[tuple[s
     shares: defaultdict[Key, dict[tuple[str, str], GpuShare]] = defaultdict(dict)
     for uuid, sharers in users.items():
         others = len(sharers) - 1
-        # limited, because many containers may share the GPU
+        # limited: many containers may share the GPU
         first = sorted(sharers, key=lambda key: key[::-1])[: _NAMES + 1]
         known = sum(gpu.own for gpu in sharers.values())
         for key, gpu in sharers.items():
             names = [_name(other) for other in first if other != key][:_NAMES]
             names += ["…"] if others > _NAMES else []
-            # A driver that hides known processes hides other processes, too. Comparisons with NaN are false.
+            # A driver that hides known processes also hides other processes. Comparisons with NaN are false.
             unknown = gpu.listed - known if gpu.listed >= known else math.nan
             shares[key][gpu.label, uuid] = GpuShare(others, tuple(names), unknown)
     return shares
 
 
 def _name(key: Key) -> str:
-    """Return a name that stays the same over restarts: the service in Kubernetes, because pod names change."""
+    """Return a name that survives restarts. In Kubernetes, this is the service, because pod names change."""
     namespace, service, replica = key
     return f"{namespace}/{service}" if namespace else replica

@@ -23,11 +23,11 @@ _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 """Hash of the only script that a page may run, for the Content-Security-Policy."""
 _PAGE, _SMALL_CARD = 16 << 20, 24 << 10  # bytes; a usual card has about 10,000
-_CARDS = b"<!-- cards -->"  # cannot occur in untrusted text, because that is escaped
+_CARDS = b"<!-- cards -->"  # cannot occur in escaped text
 
 
 async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **above: object) -> bytes:
-    """Render the whole page, and yield to the event loop between cards.
+    """Render the whole page. Other tasks run between cards.
 
     Args:
         probes: Followed containers.
@@ -62,7 +62,7 @@ async def page(probes: Collection[PolledProbe], ended: Mapping[Key, Ended], **ab
 
 
 def _render_card(probe: PolledProbe, kill: Ended | None, room: int) -> tuple[str, bytes]:
-    """Return state and HTML; an error in one card does not affect other cards."""
+    """Return state and HTML of one card. An error does not affect other cards."""
     render = environment().get_template("card.html").render
     try:
         state = state_of(probe, kill)

@@ -1,4 +1,4 @@
-"""Moving image tags: tags without a version or a digest. With such a tag, a restart may be an accidental upgrade."""
+"""Moving image tags: tags without a version or a digest. A restart with such a tag may be an accidental upgrade."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 MOVING_TAG = r"([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
 IMAGE_ID = "[0-9a-f]{12,64}"
-"""Pattern of an image id, which also looks like a moving tag. A dashboard queries Prometheus with both patterns."""
+"""Pattern of an image id. An image id also looks like a moving tag. A dashboard queries Prometheus with both patterns.
+"""
 
 
 def tag_moves(image: str) -> bool:

@@ -1,7 +1,7 @@
 """Restarts threads and tasks that must run as long as the exporter runs.
 
 Each blocking call has its own thread. In asyncio's small pool, slow work of one part would delay other parts, and the
-process could end only after every thread has ended.
+process would wait for every thread at its end.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ WATCH = Watch()
 
 
 class _OwnThreads(ThreadPoolExecutor):
-    """Runs each call in its own thread, which the process does not wait for. The caller gets the result or the error.
+    """Runs each call in its own thread, and returns result or error to the caller. The process does not wait for the
+    thread.
 
-    The base class is a thread pool only because asyncio accepts no other executor. The pool itself stays without
-    threads, because asyncio would wait for them at the end.
+    asyncio accepts only a thread pool as executor, hence the base class. asyncio would wait for the pool's threads at
+    the end, so the pool itself stays without threads.
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:

@@ -47,7 +47,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The web config.
 
-    Keys that only Prometheus' exporters know are refused, because an ignored key would protect nothing.
+    An ignored key would protect nothing, so keys that only Prometheus' exporters know are refused.
     """
 
     tls_server_config: Tls | None = None
@@ -56,10 +56,10 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Secured:
-    """TLS and basic auth. The files are read again when their content changes.
+    """TLS and basic auth. Changed files are read again.
 
-    If a new file cannot be used, every request is refused, because the old users may have been removed on purpose. A
-    file without any user counts as unusable if there were users before: an editor may empty a file before writing it.
+    After an unusable change, every request is refused: the change may have removed users on purpose. A file that lost
+    all users counts as unusable, because an editor may empty a file before writing.
 
     Raises:
         UsageError: A setting is wrong.
@@ -73,7 +73,7 @@ class Secured:
         self._mistake = ""
         self._salt = secrets.token_bytes(16)
         self._good: dict[str, bytes] = {}
-        """Keyed hash of the last correct password, by user name: a cache, because bcrypt is slow on purpose."""
+        """Cache of the last correct password by user name, as a keyed hash. bcrypt is slow on purpose."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="login")
 
     def context(self) -> ssl.SSLContext | None:
@@ -100,7 +100,7 @@ class Secured:
         digest = hashlib.blake2b(password, key=self._salt).digest()
         if hmac.compare_digest(good.get(given.login, b""), digest):
             return True
-        # Check the password of an unknown user, too, so that the answer takes equally long.
+        # For an unknown user, also check a password: the answer should take equally long.
         hashed = users.get(given.login) or next(iter(users.values()))
         matches = await asyncio.get_running_loop().run_in_executor(self._thread, _matches, password, hashed)
         if not matches or given.login not in users:
@@ -132,7 +132,7 @@ class Secured:
     def _read(self) -> list[bytes]:
         """Return the contents of the web config and of its TLS files.
 
-        Changes are detected by content, because two changes within a second may leave the same modification time.
+        Two changes within a second may leave the same modification time, so changes are detected by content.
         """
         tls = self._config.tls_server_config
         return [_bytes(file) for file in (self._path, *(tls.files(self._path.parent) if tls else ()))]
@@ -169,7 +169,7 @@ def _context(tls: Tls | None, path: Path) -> ssl.SSLContext | None:
     certificate, key, *authorities = files = tls.files(path.parent)
     try:
         for file in files:
-            file.stat()  # checked first, because this error names the file, unlike ssl's error
+            file.stat()  # checked first: unlike ssl's error, this error names the file
         # Without a password argument, OpenSSL would ask for the password on the terminal.
         context.load_cert_chain(certificate, key, password="")
         for file in authorities:

@@ -182,7 +182,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 
 def _ports(pod: Pod) -> tuple[dict[str, int], str]:
-    """Return the port of each container with a probe. Without a certain container or port, also return the mistake."""
+    """Return the port of each container with a probe. If container or port are uncertain, also return the mistake."""
     ports = [(container.name, port) for container in pod.containers for port in container.ports]
     named = {name: port.container_port for name, port in ports if port.name == PORT_NAME}
     text = pod.given.get(PORT)

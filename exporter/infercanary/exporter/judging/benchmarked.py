@@ -1,4 +1,4 @@
-"""Look-up of the recorded benchmark of an image that runs."""
+"""Finds the recorded benchmark of a running image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infercanary.store.session import Session
 def with_benchmark(finding: Finding, newest: Iterable[Generation], session: Session, canary: str) -> Finding:
     """Return a finding with the last benchmark of the judged image, if the image's digest is known.
 
-    A comparison is preferred to a benchmark without a comparison, and the same class of hardware to another.
+    Benchmarks with a comparison have priority, and then benchmarks on the same class of hardware.
 
     Args:
         finding: Finding on the canary.
@@ -49,5 +49,5 @@ def with_benchmark(finding: Finding, newest: Iterable[Generation], session: Sess
 
 
 def _on_hardware(start: Generation) -> Start:
-    """Return a start whose hardware counts even if its host is unknown."""
+    """Return a copy of the start whose hardware is compared even if the host is unknown."""
     return Start(msgspec.structs.replace(start, host="any"), ())

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read(store: Store, service: ServiceKey, canary: str, kind: str, of: type[T]) -> list[tuple[float, T]]:
-    """Return the documents of a kind with their Unix times, the oldest first. Unreadable documents are left out."""
+    """Return the readable documents of a kind with their Unix times, the oldest first."""
     documents = []
     for document in store.history(service, canary, kind):
         try:

@@ -1,8 +1,7 @@
 """Metrics of the judge's findings.
 
-Each container of a service shows the service's verdict, so the verdict can be joined with the container's other
-series. The label `measure` is ``latency``, the name of another measure, or ``cold_start_`` and a step of the cold
-start.
+Each container of a service exposes the service's verdict, to join the verdict with the container's other series. The
+label `measure` is ``latency``, the name of another measure, or ``cold_start_`` and a step of the cold start.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from infercanary.pages.sentence import (
 )
 
 LATENCY = "latency"
-_NAMED = 3  # largest number of container names in one text, because alerts are read on a phone
-_COMPONENTS = 20  # largest number of changed components that are shown, the most interesting first
+_NAMED = 3  # largest number of container names in one text; people read alerts on a phone
+_COMPONENTS = 20  # largest number of listed components, the most interesting first
 _DRIFT_RUNS = 2 * LIVE.drift.block_runs * LIVE.drift.blocks
 _CANARY = ("canary",)
 _MEASURE = ("canary", "measure")
@@ -42,7 +41,7 @@ T = TypeVar("T")
 _Points: TypeAlias = Mapping[tuple[str, ...], float | None] | float | None
 _Table: TypeAlias = Mapping[Metric, Callable[[T], _Points]]
 
-# By metric: function that returns the points without the label `canary`, or the value if there is no other label. An
+# Function by metric. The function returns the points without the label `canary`, or a single value without labels. An
 # unknown value is None.
 _OF_FINDING: _Table[Finding] = {
     Metric(
@@ -60,7 +59,7 @@ _OF_FINDING: _Table[Finding] = {
         "Always 1; the judge's sentence on the last upgrade, at most 300 bytes. Measures other than the latency have a "
         "sentence only if they changed. `benchmark` is the recorded benchmark of the image.",
         ("canary", "measure", "sentence"),
-        reading="Query it in an alert's annotation. In a label, each new wording would be a new alert.",
+        reading="Use the sentence in an alert's annotation. In a label, each new wording would be a new alert.",
     ): lambda f: {
         (LATENCY, f.sentence): 1.0,
         **{("benchmark", label_text(words)): 1.0 for words in [benchmark_words(f.result)] if words},
@@ -111,7 +110,7 @@ _OF_FINDING: _Table[Finding] = {
         "gauge",
         "Median time of a control in the old image's runs; without an upgrade, in the only image's runs.",
         ("canary", "control"),
-        reading="Compare `infercanary_control_seconds` with it.",
+        reading="The baseline of `infercanary_control_seconds`.",
     ): lambda f: _labelled(f.result.controls),
     Metric(
         "infercanary_judge_aa_tests",
@@ -311,7 +310,7 @@ METRICS = (*_OF_FINDING, *_OF_RESULT, *_OF_UPGRADE, *_OF_CHANGE, *_OF_DRIFT)
 
 
 def families(findings: Findings, container: str, *, publishes: bool = True) -> list[Family]:
-    """Return all families of a service's findings for one of its containers. A family may have no points.
+    """Return all families of a service's findings for one container of the service. A family may have no points.
 
     Args:
         findings: Findings on the service.
@@ -329,7 +328,7 @@ def families(findings: Findings, container: str, *, publishes: bool = True) -> l
 
 
 def _shown(finding: Finding, container: str, *, publishes: bool) -> Iterator[tuple[_Table[Any], object]]:
-    """Yield each table of metrics that a container shows, with the argument for the table's functions."""
+    """Yield each table of metrics for a container, with the argument for the table's functions."""
     result = finding.result
     if container in finding.drifts:
         yield _OF_DRIFT, finding.drifts[container]
@@ -352,7 +351,7 @@ def _labelled(values: Mapping[str, float]) -> _Points:
 
 
 def _new_containers(finding: Finding) -> str:
-    """Return the names of the containers with the new image, or a text without names if there are many containers.
+    """Return the names of the containers with the new image. For many containers, return a text without names.
 
     Many names would be too long for a label, and each change of the names is a new series.
     """
@@ -363,7 +362,7 @@ def _new_containers(finding: Finding) -> str:
 def label_text(text: str) -> str:
     """Convert a text to a label value: printable, and cut to at most ``SENTENCE_BYTES`` bytes of UTF-8.
 
-    Prometheus rejects the whole scrape if one value is longer than its ``label_value_length_limit``.
+    If one value is longer than ``label_value_length_limit``, Prometheus rejects the whole scrape.
     """
     shown = printable(text, replacement=REPLACEMENT)
     cut = shown.encode()[: SENTENCE_BYTES - len("…".encode())].decode(errors="ignore")

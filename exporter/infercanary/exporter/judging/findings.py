@@ -27,7 +27,7 @@ from infercanary.judge.upgrade import Selection, select
 from infercanary.judge.verdict import Judge, Trials
 from infercanary.pages.sentence import measure_words, sentence
 
-_TRIALS = 2  # limit of A/A trials in one judgement; after a restart of the exporter, all trials are due
+_TRIALS = 2  # limit of A/A trials in one judgement; all trials are due after a restart of the exporter
 
 
 class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +46,12 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sides(NamedTuple):
-    """Newest start of each container by side of the last upgrade, without starts that are known to have ended."""
+    """Newest start of each container by side of the last upgrade. Starts that are known to have ended are left out."""
 
     new: frozenset[Boot] = frozenset()
     """Starts of the new image, which the verdict is about."""
     old: frozenset[Boot] = frozenset()
-    """Starts of the old image, which the new image is compared with."""
+    """Starts of the old image, the baseline."""
     others: frozenset[Boot] = frozenset()
     """Starts of any other image; all starts if there was no upgrade."""
 
@@ -59,7 +59,7 @@ class Sides(NamedTuple):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Finding on one canary, in the form that is stored.
 
-    For compatibility, give a new field a default, and give a field another name if its type changes.
+    Stored findings must stay readable: a new field needs a default, and a field of another type needs another name.
     """
 
     result: Result
@@ -68,7 +68,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     drifts: Mapping[str, Drift] = {}
     """Drift by container."""
     answers: tuple[PastVerdict, ...] = ()
-    """Most recent verdict for each of the latest upgrades, on latency and then on other measures, oldest upgrade first;
+    """Most recent verdict for each of the latest upgrades, on latency and then on other measures. Oldest upgrade first;
     at most 16 verdicts.
     """
     trials: Trials = {}
@@ -81,7 +81,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Findings = Mapping[str, Finding]
-"""Findings on a service by canary. The mapping is replaced as a whole, so that a reader never sees a partial change."""
+"""Findings on a service by canary. The mapping is replaced as a whole, never changed in parts."""
 NOTHING: Final[Findings] = MappingProxyType({})
 
 _decoder = msgspec.msgpack.Decoder(Finding)
@@ -158,7 +158,7 @@ def _drifts(
     drifts = {}
     for container, own in grouped(starts, attrgetter("generation.container")).items():
         same = [s for s in own if s.work == own[-1].work]
-        # With a single start, no restart can affect the level.
+        # A single start has no restart variance.
         restarts = restarts_before(own[-1], starts, policy.pool) if len(same) > 1 else NO_RESTART
         beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
         drifts[container] = drift.detect(same, beside, canary, restarts, policy)
@@ -166,7 +166,7 @@ def _drifts(
 
 
 def _sides(starts: Sequence[Start], upgrade: Upgrade | None) -> Sides:
-    """Return the starts on each side of the upgrade, including starts without recent runs, which may be busy."""
+    """Return the starts on each side of the upgrade. Starts without recent runs may be busy, and are included."""
     boots: defaultdict[str, set[Boot]] = defaultdict(set)
     for start in {start.generation.container: start for start in starts}.values():
         if not start.generation.ended_at:

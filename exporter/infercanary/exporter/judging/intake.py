@@ -30,7 +30,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     Raises:
         StoreAway: The store is unavailable now. Pass all reports again later.
     """
-    # A fixed order, so that exporters that report the same containers do not deadlock.
+    # A fixed order prevents a deadlock of exporters that report the same containers.
     ordered = sorted(reports, key=lambda report: report.container)
     taken: Counter[Metric] = Counter()
     try:
@@ -40,7 +40,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     except StoreAway:
         raise
     except Exception as error:
-        if len(ordered) > 1:  # store each report alone, so that only the faulty report is lost
+        if len(ordered) > 1:  # store each report alone, to lose only the faulty report
             return sum((take(store, [report]) for report in ordered), Counter())
         [report] = ordered
         log.error("runs not stored", service=str(report.generation.key), container=report.generation.container,

@@ -1,4 +1,4 @@
-"""Ownership: decides which services this exporter judges, if several exporters share a store."""
+"""Ownership: decides which services of a shared store this exporter judges."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PRIORS = ServiceKey("", "")
 """Key of a lease that is not for a service: the exporter with this lease learns the priors."""
 _SHARE_SECONDS = 5.0  # seconds between renewals of leases, and between reads of other exporters' data
 _ASKED_SECONDS = 900.0  # seconds for which a service is followed after a rollout asked about it
-_MOST_ASKED = 200  # largest number of services that are followed because a rollout asked about them
-_AWAY_SECONDS = 600.0  # seconds for which an exporter still shows its findings if it cannot reach the store
+_MOST_ASKED = 200  # largest number of services followed after questions of rollouts
+_AWAY_SECONDS = 600.0  # seconds for which an exporter that cannot reach the store still exposes its findings
 
 
 class Ownership:
@@ -52,14 +52,14 @@ class Ownership:
 
     @property
     def held(self) -> frozenset[ServiceKey]:
-        """Services whose lease this exporter holds, as far as it knows."""
+        """Services whose lease this exporter holds by its last information."""
         return frozenset(self._until)
 
     def publishes(self, service: ServiceKey) -> bool:
-        """Return True if this exporter shows the verdicts on a service: while it has the service's lease.
+        """Return True if this exporter exposes the verdicts on a service, because it has the service's lease.
 
-        An exporter that cannot reach the store shows its verdicts for a while longer. If no other exporter can reach
-        the store either, no other exporter takes the lease.
+        An exporter that cannot reach the store exposes its verdicts for a while longer: if the store is down, no other
+        exporter can take the lease.
         """
         until = self._until.get(service, -math.inf) + (_AWAY_SECONDS if self.is_away else 0.0)
         return self._is_alone or _clock() < until
@@ -67,13 +67,13 @@ class Ownership:
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while, even if this exporter polls no container of it. Called from the event loop.
 
-        Unknown services are not followed, because anyone may ask about any name.
+        Anyone may ask about any name, so unknown services are not followed.
         """
         if service in self._asked or (service in self._names and len(self._asked) < _MOST_ASKED):
             self._asked[service] = _clock() + _ASKED_SECONDS
 
     def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
-        """Read the running starts of the services that rollouts asked about, and return these services."""
+        """Read the running starts of services that rollouts asked about. Return these services."""
         now = _clock()
         self._names = fleet.services()
         self._asked = {service: until for service, until in self._asked.copy().items() if until >= now}
@@ -126,23 +126,23 @@ class Ownership:
             self.is_away = True
             return
         self.lose(before - held)
-        with self._changing:  # a lease that the other thread gave back meanwhile stays given back
+        with self._changing:  # ignore a lease that the other thread gave back meanwhile
             self._until |= dict.fromkeys(self._until.keys() & held, until)
         self.is_away = False
 
     def lose(self, services: Collection[ServiceKey]) -> None:
-        """Record that this exporter no longer has the leases of these services."""
+        """Record the loss of these services' leases."""
         with self._changing:
             self._until = {service: end for service, end in self._until.items() if service not in services}
 
     def end(self, fleet: Fleet | None) -> None:
         """Give back all leases. Never raises."""
         held, self._until = self.held, {}
-        with suppress(StoreError):  # leases that are not given back expire
+        with suppress(StoreError):  # remaining leases expire
             if fleet is not None:
                 fleet.give_back(held)
 
 
 def _clock() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps, as the store's clock does."""
+    """Return the seconds of a clock that, like the store's clock, also counts while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

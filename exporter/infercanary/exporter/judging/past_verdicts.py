@@ -1,4 +1,4 @@
-"""Past verdicts: records new verdicts in the store, and finds the last verdict on each upgrade."""
+"""Records new verdicts in the store, and finds the last verdict on each past upgrade."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infercanary.store.store import Store
 log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
-_SHOWN = 16  # number of past verdicts in a finding; limited because a verdict may take 2 KB or more
+_SHOWN = 16  # number of past verdicts in a finding; a verdict may take 2 KB or more
 _OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})  # states that are not recorded
 
 
@@ -34,8 +34,8 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
         after: Current finding.
 
     Returns:
-        The current finding with the most recent verdict for each of the latest upgrades, oldest upgrade first; for
-        each upgrade, the latency comes before other measures.
+        The current finding with the most recent verdict for each of the latest upgrades, oldest upgrade first. Within
+        an upgrade, latency comes before other measures.
     """
     result = after.result
     same = before if before is not None and before.result.upgraded_at == result.upgraded_at else None
@@ -81,10 +81,9 @@ def _past(finding: Finding, measure: str) -> PastVerdict:
 
 
 def _calls(finding: Finding) -> dict[str, str]:
-    """Return the texts whose change is logged, by measure ("" is the latency).
+    """Return a text for each measure ("" is the latency). A changed text is logged.
 
-    The text of the latency includes the cause, because a changed cause is logged, too. Other measures have a text only
-    if they changed.
+    The latency's text includes the cause, so a changed cause is also logged. Unchanged other measures have no text.
     """
     changes = {name: v.state for name, v in finding.measures.items() if v.state in CHANGED}
     return {"": f"{finding.result.state} {finding.result.causes.cause}", **changes}

@@ -15,7 +15,7 @@ from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, ServiceKey
 
 _encoder = msgspec.msgpack.Encoder()
-_START_BYTES, _RUN_BYTES = 2_000, 600  # memory of a start and of a run, without their numbers and texts
+_START_BYTES, _RUN_BYTES = 2_000, 600  # bytes in memory of a start and of a run, without numbers and texts
 _EXPANDED = 3.5  # bytes in memory for each encoded byte of numbers; texts need less
 
 
@@ -26,7 +26,7 @@ class StartReport:
     generation: Generation
     runs: Sequence[Run]
     is_found: bool = False
-    """True if the runs are from the journal of a start that this exporter did not see. Only the store may know the
+    """True if the runs are from the journal of a start that this exporter did not see. Perhaps the store knows the
     image of such a start.
     """
 
@@ -62,7 +62,7 @@ class ReportQueue:
 
     @property
     def is_half_full(self) -> bool:
-        """True if the queue should be emptied before a long judgement."""
+        """True if the queue should be stored before a long judgement."""
         return self._bytes > self.most_bytes // 2
 
     def put(self, report: StartReport) -> None:
@@ -78,12 +78,12 @@ class ReportQueue:
                 self._remove(oldest)
 
     def waiting(self) -> list[StartReport]:
-        """Return all reports, those of one container in order. Reports stay in the queue until :meth:`done`."""
+        """Return all reports, in order for each container. Reports stay in the queue until :meth:`done`."""
         with self._lock:
             return [*chain.from_iterable(self._reports.values())]
 
     def done(self, reports: Iterable[StartReport]) -> None:
-        """Remove reports that :meth:`waiting` returned. Reports that :meth:`put` dropped meanwhile are ignored."""
+        """Remove reports that :meth:`waiting` returned. Some of these reports may already be dropped by :meth:`put`."""
         with self._lock:
             for report in reports:
                 if report in self._reports.get(report.container, ()):

@@ -16,12 +16,12 @@ from infercanary.judge.shift import Restarts
 from infercanary.store.store import Store
 
 LEARN_SECONDS = 3600.0
-"""Shortest time between two priors. The first prior is learned this long after an exporter's start, because by then all
-services are judged.
+"""Shortest time between two priors, and between an exporter's start and the first prior. By then, all services are
+judged.
 """
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = 1800.0  # delay before a new prior is used, so that all exporters can read it first
+_KNOWN_SECONDS = 1800.0  # delay before the use of a new prior, for all exporters to read this prior
 
 
 class RestartPrior:
@@ -35,7 +35,9 @@ class RestartPrior:
         self._learned_at = math.inf
 
     def read_again(self) -> None:
-        """Read the priors from the store at the next use, because another exporter may have learned a prior."""
+        """Forget the cached priors. The next use reads them from the store, because another exporter may have learned a
+        prior.
+        """
         self._kept = None
 
     def at(self, store: Store, time: float | None) -> Prior:
@@ -52,7 +54,7 @@ class RestartPrior:
         return before[-1] if before else Prior()
 
     def learn(self, store: Store, now: float, findings: Mapping[ServiceKey, Findings]) -> None:
-        """Learn a prior if the last prior is old enough, and store the new prior if it clearly differs.
+        """Learn a prior if the last prior is old enough. Store a clearly different prior.
 
         Args:
             store: Store of the priors. From a shared store, the restart variances of all exporters are read.
@@ -63,7 +65,7 @@ class RestartPrior:
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = since = now
-        # Only one canary of each service counts, because all canaries of a service share its starts.
+        # All canaries of a service share the service's starts, so only one canary of each service counts.
         taught = {
             service: finding.taught
             for service, found in findings.items()

@@ -24,18 +24,20 @@ class Due(NamedTuple):
 
 EVERYTHING = Due(True, True, True)
 MEASURE_LOOKS = (8, 96, 192)
-"""Numbers of runs of a start after which measures are judged. Measures take more CPU time than the latency, so they
-have fewer looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each look at
-the latency.
+"""Numbers of runs of a start after which measures are judged. Measures take more CPU time than latency, and have fewer
+looks: memory is known after 8 runs, throughput (every tenth run) after 96. Spread is judged at each look at the
+latency.
 """
 FIRST_LEVEL = 12
-"""Number of runs of a start after which a canary without an upgrade is judged again, to show its level. The next
-judgement is at a complete baseline.
+"""Number of runs of a start after which a canary without an upgrade is judged again, to publish its level. The next
+judgement comes with a complete baseline.
 """
 REMOVED_SECONDS = 7200.0
 """Seconds without a run after which a canary counts as removed, if other canaries of its service ran."""
 CANARIES = 64
-"""Largest number of canaries of a service, so that a probe with ever-changing canary names cannot fill the memory."""
+"""Largest number of canaries of a service. Without this limit, a probe with ever-changing canary names could fill the
+memory.
+"""
 
 
 class SeenStart(NamedTuple):
@@ -90,13 +92,13 @@ class ServiceState:
     seen: dict[str, Mapping[Boot, SeenStart]] = field(default_factory=dict)
     """Starts at the last judgement by canary."""
     reported: dict[str, dict[Boot, int]] = field(default_factory=dict)
-    """Number of reported runs by canary and start; at least the number of stored runs."""
+    """Number of reported runs by canary and start. The store may have fewer runs."""
 
     def may_be_due(self, canary: str, boot: Boot, runs: int, policy: Policy, *, has_upgrade: bool) -> bool:
-        """Count new runs of a start, and return True if a judgement may be due.
+        """Count new runs of a start. Return True if a judgement may be due.
 
-        For most runs no judgement is due, and this check saves a query of the store, which takes longer than storing
-        the runs.
+        Most runs cause no judgement. For these runs, this check saves a query of the store, which takes longer than
+        storing the runs.
         """
         seen, reported = self.seen.get(canary, {}), self.reported.get(canary, {})
         if boot not in seen or boot not in reported:
@@ -105,11 +107,11 @@ class ServiceState:
         return any(due({boot: seen[boot]}, {boot: reported[boot]}, policy, has_upgrade=has_upgrade))
 
     def note(self, start: Generation) -> None:
-        """Record a start with the latest facts about it: its image, environment and outputs."""
+        """Record a start with its latest image, environment and outputs."""
         known = self.newest.get(start.container, start)
         self.newest[start.container] = start
-        # Docker may report the image late, and a probe may report its output late. If so, judge the canary at once and
-        # not only at the next look.
+        # Docker may report an image late, and a probe may report an output late. In both cases, judge the canary at
+        # once and not only at the next look.
         if known.boot_id == start.boot_id and known != start:
             self.seen.clear()
 

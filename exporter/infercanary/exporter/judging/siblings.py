@@ -20,9 +20,9 @@ _MOST = 8
 """Largest number of siblings on a host."""
 _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
-"""Largest number of runs of a sibling; the newest are kept. A merged block of runs counts as one run."""
+"""Largest number of runs of a sibling. The newest runs are kept, and a merged block counts as one run."""
 _ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
-"""Tags that are kept with a sibling's runs. Other tags are dropped, because a hostile probe may report many tags."""
+"""Tags that are kept with a sibling's runs. A hostile probe may report many tags, so other tags are dropped."""
 _READ_SECONDS = 30.0  # seconds for which the siblings of a host are cached
 _RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of the host's newest run
 
@@ -30,8 +30,7 @@ _RECENT_SECONDS = 600.0  # a canary runs if its last run is within this time of 
 class Siblings:
     """Finds siblings: one canary in one container of each other service on a host.
 
-    The starts of one image are joined into one start. So a sibling that was restarted still has runs before and after
-    an upgrade.
+    The starts of one image are joined into one start. So even a restarted sibling has runs before and after an upgrade.
 
     Args:
         most_bytes: Limit of the data read for one sibling, as in :meth:`Store.generations`.
@@ -47,8 +46,8 @@ class Siblings:
 
         Args:
             service: The service.
-            hosts: Hosts of the service's starts. The total number of siblings is limited: with many hosts there are
-                fewer on each host, and none on the last hosts by name.
+            hosts: Hosts of the service's starts. The total number of siblings is limited. With many hosts, each host
+                has fewer siblings, and the last hosts by name have none.
             store: Store, which is read if the cache is too old.
         """
         hosts = sorted({*hosts})[:_MOST_IN_ALL]
@@ -85,7 +84,7 @@ def joined(starts: Iterable[Start]) -> list[Start]:
 
 
 def newest(starts: Sequence[Start]) -> list[Start]:
-    """Reduce a sibling's starts to the newest runs and the needed fields, which limits the size of the cache.
+    """Reduce a sibling's starts to the newest runs and the needed fields, to limit the cache.
 
     Returns:
         Starts without environment, whose runs have only time, median and some tags. Starts with none of the newest
@@ -119,11 +118,12 @@ def newest(starts: Sequence[Start]) -> list[Start]:
 
 
 def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
-    """Choose one canary in one container of each service: the first by name that runs. So the choice rarely changes.
+    """Choose one canary in one container of each service. To keep the choice stable, choose the first running canary by
+    name.
 
     Args:
         runs: Last runs on one host.
-        now: Unix time. A run in the future counts as now, so that a wrong clock does not make the other runs old.
+        now: Unix time. A run in the future counts as now: one wrong clock must not make all other runs old.
 
     Returns:
         Last run of each service's chosen canary: first those of canaries that run, then the others, ordered by name.

@@ -1,4 +1,4 @@
-"""Metrics of the store and of the judge's thread."""
+"""Metrics of the judge's store and thread."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ SECONDS = Metric(
     "infercanary_judge_seconds_total",
     "counter",
     "CPU time of the judge's thread.",
-    reading="Its rate is the number of cores in use: a small fraction of 1.",
+    reading="The rate is the number of cores in use; a small fraction of 1 is healthy.",
 )
 METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORED, DROPPED, LEFT_OUT, SECONDS)

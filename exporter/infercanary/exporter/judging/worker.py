@@ -75,8 +75,7 @@ class Judging:
         read_bytes: int = 32 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
-        """Findings by service. A service's findings are replaced as a whole, so any thread may read them at any time.
-        """
+        """Findings by service. A service's findings are replaced as a whole. Any thread may read at any time."""
         self.ownership = Ownership(is_alone=not is_shared(str(location)))
         self.watched: frozenset[ServiceKey] = frozenset()
         """Services with containers that this exporter polls; replaced as a whole."""
@@ -151,13 +150,13 @@ class Judging:
         while not self._stopping.wait(0.0 if self._due and self.up else _TURN_SECONDS):
             self.turn()
         self.turn()
-        self._keeper.join()  # otherwise that thread could renew a lease that has just been given back
+        self._keeper.join()  # a later renewal could take back a lease that was just given back
         if self._store is not None:
             self.ownership.end(self._store.fleet)
             self._store.close()
 
     def _keep_leases(self) -> None:
-        """Renew the leases in a separate thread, because a turn may take longer than a lease lasts."""
+        """Renew the leases in a separate thread. A turn may take longer than a lease lasts."""
         seconds = _TURN_SECONDS
         while not self._stopping.wait(seconds):
             if self._store is not None and (fleet := self._store.fleet) is not None:
@@ -181,7 +180,7 @@ class Judging:
             self.ownership.is_away = True
             self._fail("store unavailable: buffering runs in memory", error)
         except Exception as error:
-            # Verdicts are not updated until the bug is fixed, but scrapes are still answered.
+            # The bug stops updates of verdicts. Scrapes are still answered.
             self._fail("judging failed because of a bug in the exporter", error)
         self._seconds += time.thread_time() - begin
 
@@ -201,7 +200,7 @@ class Judging:
     def _must_exchange(self, store: Store) -> bool:
         """Return True if reports must be stored, or leases renewed, before the next judgement.
 
-        This occurs after a restart of the exporter: all probes report their buffered runs while all canaries are due.
+        After a restart of the exporter, all probes report their buffered runs while all canaries are due.
         """
         return self._queue.is_half_full or (store.fleet is not None and self.ownership.is_due(store.fleet))
 
@@ -216,7 +215,7 @@ class Judging:
             if store.fleet is None:
                 state.note(start)
             runs = Counter(run.canary for run in report.runs)
-            # A report without runs is the end of a start. Then all canaries of the service may be due.
+            # After the end of a start (a report without runs), all canaries of the service may be due.
             for canary in runs or findings:
                 has_upgrade = _has_upgrade(findings.get(canary))
                 may_be_due = state.may_be_due(
@@ -253,7 +252,7 @@ class Judging:
             self._services[service].newest = newest
 
     def _act(self, store: Store) -> None:
-        """Judge the due canaries, for about one turn. The remaining canaries come first in the next turn."""
+        """Judge due canaries for about one turn. The remaining canaries come first in the next turn."""
         end = time.thread_time() + _TURN_SECONDS
         for service, canary in [*self._due]:
             if self._must_exchange(store):
@@ -275,7 +274,7 @@ class Judging:
             self._due[service, canary] = None  # judge the canary again after the others, when the store works
             raise
         except Exception:
-            # A bug must affect only the verdict on this canary.
+            # Limit a bug to the verdict on this canary.
             self._counts[store_metrics.STORE_ERRORS] += 1
             log.exception("not judged because of a bug in the exporter", service=str(service), canary=canary)
 
