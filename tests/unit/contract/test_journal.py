@@ -1,4 +1,4 @@
-"""Format of a journal: compare reads everything that a probe writes."""
+"""Format of a journal: `compare` reads everything that a probe writes."""
 
 import json
 
@@ -24,7 +24,7 @@ def test_a_line_is_read_as_it_was_written(entry):
     assert line.startswith(MARK)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert None not in json.loads(line).values()  # missing values are left out
+    assert None not in json.loads(line).values()  # the journal omits missing values
 
 
 @cases(

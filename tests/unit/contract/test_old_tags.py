@@ -1,4 +1,4 @@
-"""Tags of 0.1.0 get their current names in every reader: journals and reports."""
+"""Each reader (journals and reports) converts tags of 0.1.0 to their current names."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from tests.programs import GOLDEN
 from tests.scenarios import cases
 
 LINES = (GOLDEN / "journal_0.1.0.jsonl").read_bytes().splitlines()
-# Tags of 0.1.0 in its order → current tags. The journal has a run with each tag.
+# Current names of the tags of 0.1.0, in their old order. The journal has a run with each tag.
 NOW = {
     "warming": "warming", "failing": "failing", "busy": "failing", "beside_opening": "beside_canary",
     "beside_sweep": "beside_canary", "late": "stalled", "stalled": "stalled", "preempted": "cpu_wait_outside",
@@ -41,7 +41,7 @@ def test_runs_of_0_1_0_have_todays_tags(door):
     samples = [sample for line in LINES if (sample := door(line)) is not None]
     *single, every, late, unknown, none = [sample.labelled_tags for sample in samples]
     assert single == [(now,) if now else () for now in NOW.values()]
-    # If a run has several reasons, the first one stays.
+    # If a run has several reasons, the first reason stays.
     limited = "gpu_clock_limited (sw_power_cap)"
     assert every == tuple(limited if tag == "gpu_clock_limited" else tag for tag in TAGS)
     assert (late, unknown, none) == (("stalled",), ("of_a_later_version",), ())

@@ -1,4 +1,4 @@
-"""Profiles in transit: stable names, and bounds against hostile probes."""
+"""Encoded profiles: stable names, and bounds against hostile probes."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""Untrusted text has no effect on a terminal."""
+"""Untrusted text must not control a terminal."""
 
 from hypothesis import given
 from hypothesis import strategies as st

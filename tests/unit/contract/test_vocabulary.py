@@ -94,9 +94,9 @@ def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe():
 
 
 def test_metrics_that_the_other_side_names_exist():
-    """If a metric of the probe is renamed, code that reads it by name would silently find nothing."""
+    """If a metric of the probe is renamed, code that reads it by its old name would find nothing, without an error."""
     declared = {metric.name for metric in runpy.run_path(str(ROOT / "docs/generate.py"))["declared"]()}
-    table = Path(kinds.__file__).resolve()  # generated from the declarations; its names have no `_total`
+    table = Path(kinds.__file__).resolve()  # generated from the declarations; its names lack `_total`
     sources = {path.resolve() for side in SIDES for path in side.rglob("*.py")} - {table}
     named = {text for path in sources for text in _texts(path)}
     table_of_store = "infercanary_schema"

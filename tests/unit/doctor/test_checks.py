@@ -1,4 +1,6 @@
-"""The doctor's checks with recorded files, and the display of answers. tests/integration has checks of drivers."""
+"""The doctor's checks with recorded files, and the output of their results. tests/integration tests checks of
+drivers.
+"""
 
 import json
 import re
@@ -76,12 +78,12 @@ FILES = {
     },
     "clocks": {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"},
     "paranoid": {"proc/sys/kernel/perf_event_paranoid": "4\n"},
-    # A folder cannot be opened like a device.
+    # The doctor cannot open a folder like a device.
     "closed device": {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},
 }
 
 
-# Section, check, files, state, and words of the result.
+# Section, check, files, state, and words of the result
 ANSWERS = """
 host | NUMA nodes | nothing | limited | sys/devices/system/node cannot be read.*mount /sys
 host | NUMA balancing | balancing | limited | moves memory pages
@@ -155,7 +157,7 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
 
 
 def test_each_answer_is_shown_at_once_and_whole(monkeypatch):
-    """Also results from before the checks' process fails to restart."""
+    """This includes results from before a failed restart of the checks' process."""
     name = "nvmlDeviceGetCurrPcieLinkGeneration"
     abilities = [
         Ability(section="host", name="a", state="OK", found="x"),
@@ -204,7 +206,7 @@ def test_the_docs_have_every_section_and_state():
         assert f"\n| `{state}` | " in page
 
 
-# Check, files, allowed CPUs, the kernel's error, state, and words of the result.
+# Check, files, allowed CPUs, the kernel's error, state, and words of the result
 HOSTS = """
 host      | cores        | siblings | [0, 1, 2] | 0  | limited | 3 CPUs are allowed, on 3 cores.*siblings 4, 5 are not
 host      | cores        | siblings | [0, 4]    | 0  | OK      | 2 CPUs are allowed, on 1 cores

@@ -56,7 +56,7 @@ def collecting(judging=None):
 
 
 def have(found, expected):
-    """Assert that containers have these fields: ``url_missing`` and ``notes`` in part, and ids as numbers."""
+    """Check these fields of containers: ``url_missing`` and ``notes`` in part, and ids as numbers."""
     for container, fields in zip(found, expected, strict=True):
         for name, value in fields.items():
             has = getattr(container, name)
@@ -68,7 +68,6 @@ def have(found, expected):
 
 
 def value(judging, name):
-    """Return the value of a metric of the judge; None without a series."""
     [family] = [family for family in judging.families() if family.name == f"infercanary_{name}"]
     numbers = [point.value for point in family.points if isinstance(point.value, float)]
     return numbers[0] if numbers else None
@@ -85,7 +84,6 @@ class Judged:
         return self
 
     def finding(self, canary="c"):
-        """Run a turn, and return the finding."""
         self.judging.turn()
         return self.judging.findings[S][canary]
 

@@ -54,7 +54,7 @@ def test_a_report_asks_the_store_only_if_a_judgement_may_be_due():
         return state.may_be_due("c", boot, 1, LIVE, has_upgrade=True)
 
     state = ServiceState()
-    assert may_be_due(state, NEW)  # not judged yet
+    assert may_be_due(state, NEW)  # the judge has not seen the canary yet
     state.seen["c"], state.reported["c"] = {NEW: SeenStart(2, 2)}, {NEW: 2}
-    assert [may_be_due(state, NEW) for _ in range(3)] == [False, False, True]  # 5 runs are a look
+    assert [may_be_due(state, NEW) for _ in range(3)] == [False, False, True]  # 5 runs are due for a look
     assert may_be_due(state, OLD)  # a start that was not judged

@@ -1,4 +1,4 @@
-"""Past verdicts: the last one for each upgrade, kept over restarts."""
+"""Past verdicts: the exporter keeps the last verdict on each upgrade, even over restarts."""
 
 import msgspec
 
@@ -52,7 +52,7 @@ def test_the_last_verdict_stands_and_a_rolled_back_upgrade_is_marked():
     for result, before, rolled_back, said in (
         (verdict("regressed"), None, [False], verdict("regressed")),
         (edited, last, [False], last),
-        (alone, None, [True], last),  # the same after a restart of the exporter
+        (alone, None, [True], last),  # equal after a restart of the exporter
         (alone, None, [True], last),
         (verdict("regressed"), None, [False], verdict("regressed")),
         (improved, last, [False, False], last),

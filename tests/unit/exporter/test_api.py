@@ -1,4 +1,4 @@
-"""Verdict API: each answer follows the schema, for any findings and question."""
+"""Verdict API: for any findings and any question, the answer follows the schema."""
 
 import json
 import re
@@ -129,7 +129,7 @@ async def test_every_question_that_is_described_has_an_answer_that_is(client, kn
     answer = json.loads(text)
     ANSWER.validate(answer)
     assert (answer["service"], answer["namespace"]) == (asked["service"], asked["namespace"])
-    # Flagger's form of the same question: name and namespace as keys, and the rest as metadata.
+    # The same question in Flagger's form: name and namespace as keys, the rest as metadata
     call = {"name": asked.pop("service"), "namespace": asked.pop("namespace"), "metadata": asked}
     CALL.validate(call)
     for path, passes in (("gate", PROMOTES), ("rollback", ABORTS)):
@@ -205,7 +205,9 @@ async def test_a_mistake_in_a_body_is_named(body, status, line, client):
 
 
 async def test_requests_of_flagger(client):
-    """Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a future key."""
+    """The requests have Flagger's keys (CanaryWebhookPayload in pkg/apis/flagger/v1beta1/canary.go), and a
+    future key.
+    """
     posted = {"name": "search", "namespace": "ml", "phase": "WaitingPromotion", "checksum": "85d557f47b"}
     for call in (posted, {**posted, "metadata": None}, {**posted, "metadata": {}, "buildId": 7}):
         CALL.validate(call)

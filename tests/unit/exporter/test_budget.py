@@ -15,7 +15,7 @@ from tests.unit.exporter.factories import collecting, probe, report, run
 def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     account = Account()
     minute, most = ALLOWED["starts"]
-    assert account.spend("starts", most + 1, 0.0)  # without debt the whole allowance is available
+    assert account.spend("starts", most + 1, 0.0)  # without debt, the whole allowance is available
     assert account.wait(0.0) == pytest.approx(60.0 / minute)
     assert not account.spend("starts", 1, 1.0)
     assert account.spend("starts", 0, 1.0)  # 0 units are always permitted
@@ -27,7 +27,7 @@ def test_a_burst_is_paid_later_and_nobody_waits_longer_than_a_minute():
     assert account.spend("series", ALLOWED["series"].most, 1e9)
     assert account.wait(1e9) == 0.0
     account.spend("series", 500, 1e9)
-    assert account.wait(1e9) == pytest.approx(60.0)  # unspent budget is kept up to a limit
+    assert account.wait(1e9) == pytest.approx(60.0)  # unspent budget accumulates up to a limit
 
 
 def test_the_table_of_the_docs_has_these_numbers():
@@ -43,7 +43,7 @@ def test_the_table_of_the_docs_has_these_numbers():
 
 
 class Asked:
-    """A probe that is polled every five seconds, by a clock that only tests advance."""
+    """A probe that the exporter polls every five seconds, by a clock that only tests advance."""
 
     def __init__(self, monkeypatch):
         self.now = self.begin = 1000.0
@@ -56,7 +56,7 @@ class Asked:
         self.now += max(5.0, self.probe.account.wait(self.now))
 
     def allowed(self, budget):
-        """Return the allowance since the beginning."""
+        """Return the sum of the allowance since the start."""
         allowance = ALLOWED[budget]
         return allowance.most + allowance.minute * (self.now - self.begin) / 60
 
@@ -128,7 +128,7 @@ async def test_series_that_are_always_new_are_not_shown_and_known_ones_are(asked
     assert asked.probe.account.exceeded["series"] > 10
     asked.now += 3_600.0
     before = asked.probe.account.exceeded.copy()
-    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)])  # series that return are not new
+    assert all([await shows(number) for number in (0, 1, 0, 1, 0, 1)])  # returning series are not new
     assert asked.probe.account.exceeded == before
 
 

@@ -31,7 +31,7 @@ def collector(judging):
 
 
 async def stored(collector, judging, path):
-    """Return the starts in the store after the exporter's end, with their sequence numbers."""
+    """Return the starts in the store after the exporter's end, with the sequence numbers of their runs."""
     await collector.close()
     judging.start()
     judging.stop()
@@ -42,7 +42,7 @@ async def stored(collector, judging, path):
 
 def test_the_first_retries_are_quick_and_the_last_not_for_ever():
     assert [backoff(failed, 5.0) for failed in (0, 3, 4, 5, 6, 7, 10_000)] == [5, 5, 10, 20, 40, 60, 60]
-    assert backoff(9, 300.0) == 300.0  # a longer poll interval is not shortened
+    assert backoff(9, 300.0) == 300.0  # a report does not shorten a longer poll interval
 
 
 @cases(
@@ -75,12 +75,13 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once(collector):
     asked, counts = probe(), []
     for boot, several in (
         ("one", [("", 1), ("", 2)]),
-        # The probe died after its 4th run. The next one found runs 1 to 4 in the journal, of which 3 and 4 are new.
+        # The probe died after its 4th run. The next probe found runs 1 to 4 in the journal, of which 3 and 4
+        # are new.
         ("two", [("one", 3), ("one", 4), ("", 1)]),
         ("two", [("", 1), ("", 2)]),
-        # A probe that lies about the exporter's position gets no run counted twice.
+        # A probe that lies about the exporter's position cannot make a run count twice.
         ("three", [("two", 1), ("two", 2), ("", 1), ("", 1)]),
-        # A probe that dies before its first run leaves an earlier probe's journal to the next one.
+        # A probe that dies before its first run leaves the journal of an earlier probe to the next probe.
         *((f"dies-{n}", [("one", 1), ("one", 4)]) for n in range(20)),
     ):
         await collector.absorb(asked, report(boot, [run(number, of=of) for of, number in several]))
@@ -100,7 +101,7 @@ async def test_the_judge_learns_that_a_container_is_gone(collector, judging):
     await collector.absorb(probe(), report("boot", [run(1)]))
     await collector.close()
     ran, gone, returned = (each.generation.ended_at for each in judging._queue.waiting())
-    assert ran == returned == 0.0  # the container was there all the time
+    assert ran == returned == 0.0  # the container existed all the time
     assert before <= gone <= after
 
 
@@ -108,7 +109,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(c
     asked = probe()
     reports: list[tuple[str, dict[tuple[str, ...], float], list[Run]]] = [
         ("one", {("a", "load"): 2.0, ("a", "warm_up"): 1.0, ("a", "first_run"): 0.0}, [run(1)]),
-        ("two", {}, [run(2, of="one")]),  # the canary is still being opened
+        ("two", {}, [run(2, of="one")]),  # the canary is still opening
         ("two", {("a", "load"): 9.0}, [run(3, of="one"), run(1)]),
     ]
     for boot, steps, several in reports:
@@ -167,7 +168,7 @@ async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_ser
 
 @cases([(1000.0, True), (1030.0, True), (5000.0, False)])
 async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since, counts, collector):
-    """The start's cold start and reference outputs belong to the earlier server."""
+    """Cold start and reference outputs of the start belong to the earlier server."""
     asked, steps = probe(watched_id="7" * 64, watched_since=since), COLD_START.family({("a", "load"): 2.0})
     body = report("one", (), [steps], started_at=1000.0, outputs={"a": (1.0, 2.0)})
     await collector.absorb(asked, body)
@@ -181,7 +182,7 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(c
     monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: now))
     for seconds, containers, ended in (
         (0, "a1 a2 b1", []),
-        (0, "a2 b1", []),  # one replica less
+        (0, "a2 b1", []),  # one replica has ended
         (0, "a2", [("b", "b1", 0.0)]),
         (10, "", [("b", "b1", 10.0), ("a", "a2", 0.0)]),
         (0, "b1", [("a", "a2", 0.0)]),
@@ -194,7 +195,7 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(c
 
 
 async def test_reports_that_come_at_once_are_read_one_by_one(collector, monkeypatch):
-    """A thousand reports in threads at once blocked the event loop for 300 ms, and each needs memory meanwhile."""
+    """Regression: a thousand reports in parallel threads blocked the event loop for 300 ms, and each needs memory."""
     reading, most = 0, 0
 
     def noted(*given):

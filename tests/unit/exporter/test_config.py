@@ -1,4 +1,4 @@
-"""Settings of the exporter: a mistake is one line with the place and the fix."""
+"""Settings of the exporter: a mistake gives one line with the place and the fix."""
 
 import pytest
 from msgspec.structs import replace

@@ -30,7 +30,7 @@ def ours(labels):
 
 
 def listed(number=1, networks="app_default=172.18.0.5", mode="app_default", given=None, project="", **labels):
-    """Return an entry of GET /containers/json of Docker 20.10, with the fields that are used.
+    """Return an entry of GET /containers/json of Docker 20.10, with the fields that the exporter uses.
 
     Args:
         number: Number in the container's name and id.
@@ -81,7 +81,7 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name():
     # mounts of other containers on a host
     assert own_ids("my-laptop", mounted.format("b" * 64, "mounts/shm")) == []
     for name in ("GPU-Node-01", "GPU-NODE.Example.COM", "DEADBEEF0123", "deadbeef012"):
-        assert own_ids(name, "") == []  # a host's name is not a container id
+        assert own_ids(name, "") == []  # a host's name is no container id
 
 
 def test_the_origin_comes_from_labels_of_the_image():
@@ -97,7 +97,7 @@ def test_the_origin_comes_from_labels_of_the_image():
 
 
 def test_few_of_thousands_of_names_are_reported():
-    """Whoever writes many names must not cost other containers time."""
+    """A container with many names must not cost other containers time."""
     many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
     assert len(found.notes) == 8
@@ -115,7 +115,7 @@ NetworkSettings.Networks.app_default.GlobalIPv6Address
 
 
 def test_odd_entries_and_events_cost_no_other_container():
-    """Null, or a value of a wrong type, in any field."""
+    """Any field may be null, or have a value of a wrong type."""
 
     def odd(field, value):
         plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}
@@ -140,6 +140,6 @@ def test_odd_entries_and_events_cost_no_other_container():
     entries = [line["entry"] for line in logs]
     assert "nothing" in entries
     assert sum("'Names': ['/odd']" in entry for entry in entries) > 1
-    assert len(entries) == len({*entries})  # each message is logged once
+    assert len(entries) == len({*entries})  # the exporter logs each message once
     for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
         assert not source._take(line)

@@ -89,7 +89,9 @@ name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))
 
 @given(before=some_families(), now=some_families(), key=st.tuples(name, name), other=st.tuples(name, name))
 def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
-    """For both formats and any earlier families of this and another container, because unchanged parts are reused."""
+    """Both formats, and any earlier families of this and another container, because the exporter reuses
+    unchanged parts.
+    """
     exposition = Exposition()
     held = [write(family, identity(other)) for family in now]
     exposition.replace(key, [write(family, identity(key)) for family in before])
@@ -101,7 +103,9 @@ def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
 
 
 def test_containers_with_the_same_labels_share_what_is_written_once():
-    """The layout is shared, and values and identity are not. A thousand containers would otherwise each keep 42 KB."""
+    """Containers share the layout, but not values and identity. Otherwise each of a thousand containers would
+    keep 42 KB.
+    """
 
     def written(canary, count, key):
         counts = (count,) * (len(LADDER) + 1)
@@ -172,7 +176,7 @@ def test_the_header_is_of_the_container_that_reported_last():
 
 
 def test_the_cost_of_a_container_does_not_depend_on_others():
-    """The test counts the names that are looked up, instead of timing."""
+    """Instead of time, the test measures the number of names that are looked up."""
     looked_at = []
 
     class Counted(dict[Any, Any]):

@@ -41,7 +41,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
     assert (found.result.state, found.result.changed) == ("regressed", "model")
     assert [answer.upgraded_at for answer in found.answers] == [2000.0]
     judged = judged.again(store).take(weights, runs(1, 60, seconds=0.03))
-    assert judged.finding().result.changed == "model"  # the store knows what changed
+    assert judged.finding().result.changed == "model"  # the store knows the change
     result = judged.take(start(3, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding().result
     assert (result.state, result.settings_changed_at) == ("no_baseline", 3000.0)
     judged.close()
@@ -55,7 +55,7 @@ def test_more_memory_at_equal_latency(tmp_path):
     judged = Judged(store)
     for number in range(3):
         judged.take(generation(f"old-{number}"), measured(60, memory=1.0))
-    assert judged.finding().measures == {}  # without an upgrade there are no measures
+    assert judged.finding().measures == {}  # without an upgrade, there are no measures
     states = []
     for first in range(0, 12, 4):
         found = judged.take(NEW, measured(4, first)).finding()
@@ -86,7 +86,7 @@ def test_late_facts_of_a_new_start_count_at_its_next_run(judged):
     """Docker may report an image late, and a probe reports its output only after warm-up."""
     judged.take(generation(outputs={"c": (1.0, 2.0)}), runs(192)).state()
     states = [judged.take(start, runs(1, n)).state() for n, start in enumerate((generation("b2"), NEW, NEW))]
-    assert states == ["no_baseline", "settling", "settling"]  # first it looks like a restart
+    assert states == ["no_baseline", "settling", "settling"]  # this looks like a restart at first
     result = judged.take(msgspec.structs.replace(NEW, outputs={"c": (1.0, 3.0)}), runs(1, 3)).finding().result
     assert result.runs == 4
     assert result.causes.output_changed
@@ -112,13 +112,13 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
 
 
 def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_it_goes_on(judged):
-    """At first it is unknown whether the container is gone or its reports are late."""
+    """At first, the judge cannot know whether the container has ended or its reports are late."""
     went_on, upgraded = runs(700), runs(240, seconds=0.03, at=2400)
     beside = generation("b2", "sha256:2", "b")
     assert judged.take(OLD, went_on[:240]).state() == "no_baseline"
     assert judged.take(OLD, went_on[240:288]).take(beside, upgraded[:48]).state() == "regressed"
     last = judged.take(OLD, went_on[288:383]).finding()
-    assert last.result.state == "regressed"  # only the next blocks show that it is gone for ten minutes
+    assert last.result.state == "regressed"  # only the next blocks prove an absence of ten minutes
     found = judged.take(OLD, went_on[383:384]).finding()
     assert (found.result.state, found.result.rolled_back_image) == ("no_baseline", "2")
     assert [(past.rolled_back, past.sentence) for past in found.answers] == [(True, last.sentence)]
@@ -183,11 +183,11 @@ def test_a_full_queue_drops_the_oldest_reports_of_the_largest_container():
         reports.put(report)
     assert reports.waiting() == [few, *many[5:]]
     assert reports.dropped == 50
-    reports.done([few, *many[4:7]])  # the first of these reports was dropped meanwhile
+    reports.done([few, *many[4:7]])  # meanwhile the exporter dropped the first of these reports
     assert reports.waiting() == many[7:]
     wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
     reports.put(queue.StartReport(generation(), [wide]))
-    assert reports.waiting() == many[7:]  # a report that is too large is dropped itself
+    assert reports.waiting() == many[7:]  # the exporter drops a report that is itself too large
 
 
 def test_runs_that_come_while_it_judges_are_stored_before_the_queue_is_full(judged, monkeypatch):
@@ -196,7 +196,7 @@ def test_runs_that_come_while_it_judges_are_stored_before_the_queue_is_full(judg
     real, more = Judge.verdict, [runs(60, first) for first in range(100, 400, 60)]
 
     def verdict(*given):
-        if more:  # probes deliver runs while a canary is judged
+        if more:  # probes deliver runs while the judge works
             judged.take(OLD, more.pop())
         return real(*given)
 
@@ -216,12 +216,12 @@ def test_findings_on_a_removed_canary_are_forgotten(judged, monkeypatch):
         return {*judged.judging.findings[S]}
 
     canaries(0, OLD, removed)
-    # a slow canary is not removed
+    # a slow canary stays
     assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20))
     with monkeypatch.context() as removing:
         removing.setattr(schedule, "REMOVED_SECONDS", 0.0)
         assert canaries(120) == {"c"}
-    assert canaries(121, generation("b2"), removed) == {"c", "removed"}  # a canary that returns is shown
+    assert canaries(121, generation("b2"), removed) == {"c", "removed"}  # a canary that returns is visible
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     for first in range(130, 150):
         judged.take(generation(service="other"), runs(1, first)).judging.turn()
@@ -238,7 +238,7 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
 
     monkeypatch.setattr(Judge, "verdict", verdict)
     judged.take(OLD, [*runs(20, 1000, canary="bad"), *runs(20)]).judging.turn()
-    while judged.judging._due:  # logging a traceback may take a turn
+    while judged.judging._due:  # the log call may take a turn for a traceback
         judged.judging.turn()
         assert judged.judging.up
     assert {*judged.judging.findings[S]} == {"c"}
@@ -259,7 +259,7 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
     blamed = logged(NEW, 0, 24, 0.04, 0.001)[-1]
     assert blamed.startswith("regressed")
     assert ": image" in blamed
-    assert logged(NEW, 24, 24, 0.04, 0.001) == []  # nothing else is logged
+    assert logged(NEW, 24, 24, 0.04, 0.001) == []  # no other message is logged
     [moved] = logged(NEW, 48, 144, 0.04, 0.002)
     assert moved.startswith("regressed")
     assert "host" in moved
@@ -293,11 +293,11 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     [
         ("b", "b", "c", {"b": {"c": {"b"}}}),  # a container without a label is a separate service
         ("b", "s", "d", {"s": {"d": {"b"}}}),
-        ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # as at the last look
+        ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # equal to the last look
     ],
 )
 def test_findings_that_the_store_dropped_are_forgotten(container, service, canary, left, judged, monkeypatch):
-    """The store keeps one container in addition to running ones, thins at each turn, and days pass after each turn."""
+    """The store keeps one container besides the running ones, thins at each turn, and days pass after each turn."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging
     monkeypatch.setattr(worker, "open_store", lambda location: store)

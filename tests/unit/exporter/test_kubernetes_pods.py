@@ -41,7 +41,7 @@ def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **met
     Args:
         statuses: Statuses of the containers.
         init: Statuses of the init containers.
-        ports: Container → port of the probe, with the name infercanary unless it is 9798.
+        ports: Port of the probe by container; its name is infercanary unless it is 9798.
         address: Address of the pod.
         owner: Kind and name.
         metadata: Metadata to change; None removes a key.
@@ -109,7 +109,7 @@ def test_containers_of_a_pod(given, found):
 
 
 def raw(name, number=1, killed=None, **metadata):
-    """Return a pod with one container: run ``number`` of it is running, and run ``killed`` was killed for memory."""
+    """Return a pod with one container: run ``number`` is running, and run ``killed`` was killed for memory."""
     at = "2026-11-24T23:20:00Z"
     end = {"terminated": {"reason": "OOMKilled", "finishedAt": at, "containerID": f"x://{killed}"}}
     state, last = (RUNNING, end if killed else {}) if number else (end, {})
@@ -135,7 +135,7 @@ def test_lists_and_changes():
         (raw("3"), False, True, "2 3"),
         (raw("3"), False, False, "2 3"),  # the same pod
         (raw("2"), True, True, "3"),
-        (raw("3", 7), False, True, "3"),  # recreated: found once
+        (raw("3", 7), False, True, "3"),  # found once, although it was recreated
         (raw("3", annotations={}), False, True, ""),  # without the annotation
         (raw("3", annotations={}), False, False, ""),
     ):
@@ -153,7 +153,7 @@ def test_the_recorded_watch():
         ranking = {each.id[:4] for each in known if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
-    # each start has a separate id
+    # each start has its own id
     assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()]
     assert names(known) == ["daemon-fp7t7"]
 
@@ -170,11 +170,11 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
     for pod in (bad, raw("3")):
         known.take(pod, gone=False)
     assert names(known) == ["1", "2", "3"]
-    assert capsys.readouterr().out.count("an entry cannot be read") == 1  # the message is logged once
+    assert capsys.readouterr().out.count("an entry cannot be read") == 1  # the exporter logs the message once
 
 
 def test_an_address_belongs_to_the_newer_pod():
-    """The end of the older pod is not known yet."""
+    """The exporter does not know yet that the older pod has ended."""
     pods = [raw(f"{name}-1", creationTimestamp=f"2026-11-2{day}T00:00:00Z") for name, day in ("a4", "b5")]
     elsewhere = {**ENABLED, "infercanary.io/port": "9102"}  # pods on the host's network share one address
     for pair in (pods, pods[::-1]):
@@ -190,7 +190,7 @@ def test_an_address_belongs_to_the_newer_pod():
     [
         ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
         ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
-        ([raw("1", 2, killed=1)], []),  # killed before the exporter began
+        ([raw("1", 2, killed=1)], []),  # killed before the exporter started
         ([raw("1"), raw("2", 2, killed=1)], []),  # a container of another pod
     ],
 )

@@ -1,4 +1,4 @@
-"""Priors are learned from all services and stored; an upgrade is always judged with the same prior."""
+"""The judge learns priors from all services and stores them; each upgrade always has the same prior."""
 
 from infercanary.exporter.judging.findings import Finding
 from infercanary.exporter.judging.restart_prior import LEARN_SECONDS, RestartPrior
@@ -12,7 +12,7 @@ HOUR = LEARN_SECONDS
 
 
 def taught(sd, services=10):
-    """Return findings on the canaries of ``services`` services, each with a separate restart SD."""
+    """Return findings on the canaries of ``services`` services, each with its own restart SD."""
     return {
         ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
     }
@@ -26,7 +26,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     store, learning = open_store(tmp_path / "judge.sqlite"), RestartPrior()
     numbers = []
     for now, lessons in (
-        (10.0, taught(0.02)),  # not all services were judged yet
+        (10.0, taught(0.02)),  # some services are not judged yet
         (10.0 + HOUR, taught(0.02)),
         (20.0 + 2 * HOUR, taught(0.02)),  # no change
         (30.0 + 3 * HOUR, taught(0.006)),
@@ -42,7 +42,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     assert again.at(store, None).sd < again.at(store, 2 * HOUR).sd / 2
     for now in (9 * HOUR, 11 * HOUR):
         again.learn(store, now, {})
-    assert again.at(store, None).number == 2  # without findings no new prior is learned
+    assert again.at(store, None).number == 2  # without findings, the judge learns no new prior
     store.close()
 
 

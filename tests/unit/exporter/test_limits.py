@@ -30,7 +30,6 @@ SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
 
 def lines_of(count):
-    """Return families of one series."""
     families = (Metric(f"infercanary_many_{n}", "gauge", "Many.").family(1.0) for n in range(count))
     return [write(family, {"service": "s"}) for family in families]
 
@@ -66,7 +65,7 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch):
     for key in keys:
         shares.forget(key)
     alone = shares.fitting(("", "t", "0"), many, Account())
-    assert len(alone) == (20_000 + 20_000 // 12) // 200  # the whole share is given back
+    assert len(alone) == (20_000 + 20_000 // 12) // 200  # the exporter gives back the whole share
 
 
 def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown():
@@ -154,7 +153,7 @@ async def test_the_largest_probe_stays_within_its_reserved_memory():
 
     tracemalloc.start()
     asked = await full()
-    await asyncio.sleep(0)  # until then asyncio keeps the last answer
+    await asyncio.sleep(0)  # until then, asyncio keeps the last answer
     gc.collect()
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()

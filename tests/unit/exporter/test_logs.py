@@ -1,4 +1,4 @@
-"""The log limits floods, and removes control characters of terminals."""
+"""The log limits floods, and removes terminal control characters."""
 
 import logging
 import sys

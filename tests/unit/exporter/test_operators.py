@@ -1,4 +1,4 @@
-"""The live judge names operators: runs of a probe, sentence and metrics."""
+"""The live judge names operators: a probe's runs, the sentence and the metrics."""
 
 import threading
 
@@ -42,7 +42,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
     many: profiles.Packed = {f"c{i}": (packed[0],) for i in range(2000)}
     size = sum(len(body) for bodies in merged({}, many).values() for body in bodies)
-    # the size is limited for a probe with invented names
+    # a limit applies to the size, because a probe may invent names
     assert (128 << 10) - len(packed[0]) < size <= 128 << 10
 
 

@@ -11,7 +11,7 @@ A, B = ServiceKey("", "a"), ServiceKey("", "b")
 
 
 class Leases:
-    """Fleet that grants every lease."""
+    """A fleet that grants every lease."""
 
     lease_seconds = 20.0
 
@@ -53,7 +53,7 @@ def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_
     owner.keep(fleet)
     assert owner.publishes(A)
     now = 1642.0
-    assert not owner.publishes(A)  # it has reached the store since
+    assert not owner.publishes(A)  # since then it has reached the store
 
 
 def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so():

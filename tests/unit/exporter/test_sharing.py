@@ -1,4 +1,4 @@
-"""CPUs and GPUs shared by containers: from the probes' reports to the exposition."""
+"""CPUs and GPUs that containers share: from the probes' reports to the exposition."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ def test_the_family_is_the_probes_own():
 
 
 class Clock:
-    """Replaces the module ``time``."""
+    """Stands in for the module ``time``."""
 
     now = 1000.0
 
@@ -86,13 +86,13 @@ class Host:
         return self.collector.probes["", "s", name]
 
     def lines(self, metric):
-        """Return container → value, as in a scrape now."""
+        """Return the metric's value of each container, as in a scrape now."""
         text = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode()
         samples = re.findall(rf'^{metric}{{.*container="(\w+)".*}} (\S+)$', text, re.MULTILINE)
         return {container: float(value) for container, value in samples}
 
     def shows(self, metric=SHARED):
-        """Poll each container, and return the lines."""
+        """Poll each container, and return the metric's values."""
         for probe in self.collector.probes.values():
             self.collector.show(probe)
         return self.lines(metric.name)
@@ -115,7 +115,7 @@ async def host(monkeypatch):
 
 
 async def test_containers_share_what_docker_found(host, monkeypatch):
-    """The host of a container from the config is unknown."""
+    """A container from the config has no known host."""
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
     host.follow("abc")
     host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
@@ -129,7 +129,7 @@ async def test_containers_share_what_docker_found(host, monkeypatch):
     for name, cpus in (("b", "4-11"), ("listed", "0-63"), ("c", "")):
         assert await shares(name, cpus) == both
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
-    assert await shares("c", "0-11") == both  # containers are compared only at intervals
+    assert await shares("c", "0-11") == both  # the exporter compares containers only at intervals
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
     assert host.shows() == {"a": 8, "b": 8, "c": 12}
     host.follow("ab")
@@ -178,7 +178,7 @@ GPUS = """
 @cases([row for row in scenarios(GPUS) if len(row) == 3])
 def test_the_gpus_that_count(gpus, canaries, uuids):
     assert [gpu.uuid for gpu in read_facts(seen(gpus, canaries)).gpus or ()] == uuids.split()
-    assert read_facts(()).gpus is None  # a driver that does not answer is not another GPU
+    assert read_facts(()).gpus is None  # a driver that does not answer is no change of the GPU
 
 
 def test_other_containers_on_a_gpu():
@@ -232,7 +232,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     assert await neighbours(1) == "b"
     await neighbours(0)
     assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
-    for families, count in (([], 1), (ON_B, 0)):  # at first the driver does not answer
+    for families, count in (([], 1), (ON_B, 0)):  # at first, the driver does not answer
         await host.says("b", *families)
         assert host.shows(SHARED_GPU) == {"a": count, "b": count}
     host.follow("a")
@@ -243,7 +243,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
 
 @cases([0, 1])
 async def test_a_neighbour_that_comes_and_goes_changes_no_start(first, host, clock):
-    """A changed fact of a start causes judging, so claims of a GPU in every second report must have no effect."""
+    """A changed fact of a start makes the judge work, so claims of a GPU in every second report must have no effect."""
     host.follow("abc")
     named = []
     for c in (ON_B, ON_A, ON_B):
@@ -254,8 +254,8 @@ async def test_a_neighbour_that_comes_and_goes_changes_no_start(first, host, clo
             assert host.shows(SHARED_GPU)["a"] == claims + (c is ON_A)
             named.append(host.probe("a").neighbours)
             clock.now += 5
-    assert {*named[:100]} == {""}  # no neighbour is named, even if the claims begin at once
-    # a neighbour that stays is named, and so is its leaving
+    assert {*named[:100]} == {""}  # no neighbour is named, even if the claims start at once
+    # a neighbour that stays is named; later, its end is reported
     assert [*dict.fromkeys(named)] == ["", "c"] and named[-1] == ""
     assert named.count("c") == 100
 

@@ -1,4 +1,4 @@
-"""Status page: states, texts, limits. ``tests/integration/pages`` shows the page in a browser."""
+"""Status page: states, texts and limits. ``tests/integration/pages`` renders the page in a browser."""
 
 import asyncio
 import re
@@ -30,7 +30,6 @@ def stopped(monkeypatch):
 
 
 def words(html):
-    """Return the visible text."""
     return " ".join(re.sub(r"<[^>]*>", "", html.replace("</td>", " ")).split())
 
 
@@ -98,7 +97,7 @@ def test_a_label_without_enable_is_a_card_and_no_alert():
 
 @cases(["card", "state_of"])
 def test_a_fault_with_one_card_costs_no_other(where, monkeypatch):
-    """No partial card is shown, and the fault is logged."""
+    """No partial card appears, and the exporter logs the fault."""
     whole = getattr(status, where)
 
     def broken(probe, *others):
@@ -143,7 +142,7 @@ def test_a_hostile_probe_has_a_card_of_a_bounded_size(letter, monkeypatch):
     probe.history.take(failed)
     probe.reported = ReportFacts(dict.fromkeys(names, "failing"), dict.fromkeys(names, wide))
     whole = page([probe])
-    assert "and 72 more</p>" in whole or "more canaries" in whole  # omitted rows are counted
+    assert "and 72 more</p>" in whole or "more canaries" in whole  # the page counts omitted rows
     assert len(whole) < 450_000
     monkeypatch.setattr(status, "_PAGE", 0)
     small = page([probe])

@@ -1,4 +1,4 @@
-"""Grafana's own alert rules: the same as Prometheus', and off by default."""
+"""Grafana's own alert rules equal those of Prometheus, and are off by default."""
 
 import re
 
@@ -77,7 +77,8 @@ def test_a_finding_is_sent_to_the_stacks_alertmanager_and_by_grafana_alone():
     assert set(services[host]["networks"]) & set(services["grafana"]["networks"])
     assert not receiver.get("disableResolveMessage")
     assert policy["receiver"] == point["name"]
-    # Alertmanager resolves an alert that is not sent again within five minutes, and would notify again later.
+    # Alertmanager resolves an alert that does not return within five minutes, and would send a new
+    # notification later.
     assert policy["repeat_interval"] == policy["group_interval"] == "1m"
     assert "resolve_timeout" not in (ROOT / "prometheus/alertmanager.yml").read_text()
 

@@ -1,4 +1,4 @@
-"""Dashboard queries for missing values, duplicate series, or one GPU: promtool evaluates them on a few series."""
+"""Dashboard queries with missing values, duplicate series, or one GPU: promtool evaluates them on a few series."""
 
 import shutil
 

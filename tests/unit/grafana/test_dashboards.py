@@ -1,7 +1,7 @@
 """The dashboards: current generated files, existing metrics and labels, and the rules of Grafana's linter.
 
-https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; grafana/README.md and the tests describe the rules
-that are checked in another form.
+The rules are in https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; grafana/README.md and
+the tests describe the rules that the tests check in another form.
 """
 
 import json
@@ -55,7 +55,7 @@ def test_nothing_else_is_there():
 
 
 def labels_of(metric):
-    """Return the labels of a metric: declared ones, and those that exporter and Prometheus add."""
+    """Return the declared labels of a metric, and those that exporter and Prometheus add."""
     names = {*DECLARED[metric].labels, "instance", "job"}
     names |= {"le"} if metric.endswith("_bucket") else set()
     return names if EXPORTERS_OWN.match(metric) else names | {"namespace", "pod", "service", "container"}
@@ -113,7 +113,7 @@ def test_the_board_of_the_fleet_reads_what_is_recorded():
 
 @every_board
 def test_the_data_source_is_a_variable(board):
-    """template-datasource-rule, panel-datasource-rule."""
+    """Linter rules: template-datasource-rule, panel-datasource-rule."""
     first, *others = board["templating"]["list"]
     assert (first["name"], first["type"], first["query"]) == ("datasource", "datasource", "prometheus")
     annotations, targets = board["annotations"]["list"], [t for p in panels(board) for t in p["targets"]]
@@ -128,7 +128,9 @@ def test_the_data_source_is_a_variable(board):
 
 @every_query
 def test_queries_select_the_chosen_values(query):
-    """target-job-rule and target-instance-rule, for a target with many containers: select by service or exporter."""
+    """Linter rules target-job-rule and target-instance-rule, for a target with many containers: select service
+    or exporter.
+    """
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
         if query.raw.startswith("label_values") or name.startswith("infercanary:"):
             continue
@@ -140,7 +142,9 @@ def test_queries_select_the_chosen_values(query):
 
 @every_board
 def test_variables(board):
-    """template-label-promql-rule, template-on-time-change-reload-rule, and earlier variables narrow later ones."""
+    """Linter rules template-label-promql-rule and template-on-time-change-reload-rule; also, variables narrow
+    later ones.
+    """
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     text = json.dumps([board["panels"], board["annotations"], board["templating"]])
     known = list(variables)
@@ -152,7 +156,7 @@ def test_variables(board):
             assert variable["refresh"] == 2, "the variable refreshes when the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
             assert used <= set(known[:place]), f"{name} uses a later variable"
-            every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker have neither label
+            every = ".*" if name in ("namespace", "pod") else ".+"  # series from Docker lack both labels
             assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == every)
     if {"service", "container", "canary"} <= variables.keys():
         assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
@@ -162,7 +166,9 @@ def test_variables(board):
 
 @every_panel
 def test_a_panel_says_what_it_is(at):
-    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; the description says what to do."""
+    """Linter rules panel-title-description-rule, panel-units-rule, panel-no-targets-rule; a description says
+    what to do.
+    """
     _, panel = at
     assert panel["title"]
     reading, _, act = panel["description"].partition("\n\n**What to do:** ")
@@ -178,14 +184,15 @@ def test_a_panel_says_what_it_is(at):
 
 OF_TEXT = ("table", "xychart")
 """Panels that show names beside numbers."""
-# Used units of https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts.
+# The units used, of
+# https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts.
 UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "hertz", "watt", "celsius", "ops", "flops"}
 UNITS |= {"dateTimeAsIso", "dateTimeFromNow", "runs/min", "/min"}
 
 
 @every_query
 def test_counters_and_windows(query):
-    """target-rate-interval-rule, target-counter-agg-rule."""
+    """Linter rules: target-rate-interval-rule, target-counter-agg-rule."""
     for function, window in re.findall(
         r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
     ):
@@ -198,7 +205,7 @@ def test_counters_and_windows(query):
 
 @every_board
 def test_the_dashboard_itself(board):
-    """uneditable-rule; also time zone, refresh, shared crosshair, and links that keep the selection."""
+    """Linter rule uneditable-rule; also time zone, refresh, shared crosshair, and links that keep the selection."""
     assert board["editable"] is False
     assert board["timezone"] == "browser"
     assert board["refresh"] == ("5m" if board["uid"] == "infercanary-self" else "1m")
@@ -231,7 +238,7 @@ def test_links_lead_somewhere(board):
         if uid == "infercanary-service":
             # A link to a service covers any number of hosts. Alerts and inventory have no canary.
             assert carried - {"canary"} == {"namespace", "service"}
-            # The namespace of the row, because the board's selection may include all namespaces.
+            # The row's namespace, because the selection on the board may include all namespaces.
             assert re.search(r"var-namespace=\$\{__(data\.fields|field\.labels)\.namespace\}", rest)
         if uid == "infercanary-host":
             assert carried >= {"namespace", "service"}
@@ -241,7 +248,7 @@ def test_links_lead_somewhere(board):
 
 @every_board
 def test_places(board):
-    """Ids are unique. Panels lie within 24 columns, do not overlap, and have the height of their neighbours."""
+    """Ids are unique. Panels lie within 24 columns, do not overlap, and are as high as their neighbours."""
     items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
     assert len(items) == len({item["id"] for item in items})
     heights = {}
@@ -290,7 +297,7 @@ def _look(name):
 
 
 def test_a_name_of_any_kind_has_one_look():
-    """Colour and line style depend on the name alone, and differ between neighbouring names."""
+    """Colour and line style depend only on the name, and differ between neighbouring names."""
     numbered = [f"infercanary-classify-{n} exporter" for n in range(1, 9)]
     assert len({hue for hue, _ in map(_look, numbered)}) == 8
     on_hosts = [f"search-{n} node-{host}" for n in (1, 2) for host in (1, 2, 3)]

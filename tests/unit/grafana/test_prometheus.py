@@ -1,4 +1,4 @@
-"""Client of Prometheus: another server, or a refused query, is reported in one line."""
+"""Client of Prometheus: another server, or a refused query, gives an error of one line."""
 
 import pytest
 from answers import answering

@@ -1,4 +1,4 @@
-"""Queries use recorded rates of buckets; the checked Grafana versions are those of the stack and the README."""
+"""Queries use recorded rates of buckets; the checked Grafana versions are those of the stack and of the README."""
 
 import json
 import re

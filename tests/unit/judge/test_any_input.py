@@ -1,4 +1,4 @@
-"""Any valid records give a result, without an exception and without NaN."""
+"""The judge gives a result for any valid records, without an exception and without NaN."""
 
 import math
 import random
@@ -27,7 +27,7 @@ MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
 KINDS = {"equal": 0.0, "calm": 0.01, "host": 0.01, "wild": 3.0, "ticks": 0.1, "two values": 0.0}
 """SD of latencies: none, 1 %, a pace of the host that all feel, a factor of 20, a coarse clock, two values."""
 OPTIONS = {
-    # share of the latency; the reported CPU wait may be higher than the latency
+    # fraction of the latency; the reported CPU wait may be higher than the latency
     "waited": (None, 0.0, 0.2, 0.9, 1.5),
     "crowded": (None, 0.0, 0.2),
     "inside": (None, 0.0, 1.5),
@@ -39,9 +39,9 @@ OPTIONS = {
     "measures": ((), MEASURES),
     "tags": ((), *((name,) for name in TAGS)),
     "merged": (1, 12),
-    "sometimes": (0.0, 0.0, 0.5),  # share of the runs without these values
+    "sometimes": (0.0, 0.0, 0.5),  # fraction of the runs without these values
     "failing": (0.0, 0.0, 0.3),
-    "set_back": (0.0, 0.0, 7200.0),  # seconds by which the clock is set back during the runs
+    "set_back": (0.0, 0.0, 7200.0),  # during the runs, the clock is set back by these seconds
     "every": (2.0, 10.0, 10.0, 300.0),  # seconds between runs
 }
 ENVIRONMENT = {
@@ -188,7 +188,7 @@ def floats(value, place=""):
 
 
 def is_sound(result):
-    """Check that numbers are finite, except the upper end of an interval, and that each shift is in its interval."""
+    """Check that numbers are finite (except the upper end of an interval), and that each shift is in its interval."""
     assert all(math.isfinite(x) or (x > 0 and place == "high") for place, x in floats(result)), result
     if getattr(result, "low", None) is not None:
         assert -1 <= result.low <= result.shift <= result.high
@@ -214,7 +214,7 @@ def test_a_verdict(data, seed, kind):
 
 @cases(range(5, 9))
 def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs):
-    """Host slowdown can be subtracted from the old image's starts, but the new image has too few runs."""
+    """The judge can subtract host slowdown from the old image's starts, but the new image has too few runs."""
     rng = random.Random(1)
     host = [rng.lognormvariate(0, 0.3) for _ in range(512)]
 

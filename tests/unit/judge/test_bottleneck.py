@@ -1,4 +1,4 @@
-"""Shares of the resources in a change."""
+"""Shares of a change that each resource explains."""
 
 import math
 
@@ -15,7 +15,7 @@ from tests.scenarios import cases, named
 OFF_CPU = ("queued", "blocked", "reading")
 PHASES = ("compute", "launch", "h2d", "wait", "receive")
 
-# Name | milliseconds before | after: latency, and the known parts of it | factors of controls | shares.
+# Name | milliseconds before | after: latency, and the known parts of it | factors of controls | shares
 TABLE = """
 a lower instruction set | 10 queued=0 | 20 queued=0 | cpu_spin=1 memory_copy=1 | compute=1
 a faster program | 10 queued=0 | 5 queued=0 | cpu_spin=1 memory_copy=1 | compute=1

@@ -1,4 +1,4 @@
-"""Properties of the scan: changes that must or must not be found, and the best segmentation."""
+"""Properties of the scan: changes that it must or must not find, and the best segmentation."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_nothing_is_found_in_noise_without_a_change(kind):
         assert scan(np.exp(NOISES[kind](np.random.default_rng([seed, 1])))) == []
 
 
-# Points | places of the changes | size of the changes, there and back.
+# Points | places of the changes | size of the changes, there and back
 STEPS = """
 600  | [300, 340]   | -0.06  # 40 points that are faster
 600  | [588]        | 0.1    # the last 12 points
@@ -74,7 +74,9 @@ def test_steps_are_found_where_they_are_there_and_back(count, places, effect):
 
 @cases(range(3))
 def test_a_change_of_a_coarse_clock_is_more_than_a_step(seed):
-    """A step is 5 %, and neither side has visible scatter. A change of one step may be rounding, but not two."""
+    """A step of the clock is 5 %, and neither side visibly scatters. A change of one step may be rounding; two
+    may not.
+    """
     base = np.where(np.random.default_rng([seed, 4]).random(300) < 0.03, 20.0, 19.0)
     assert scan(base + (np.arange(300) >= 140)) == []
     (found,) = scan(base + 2 * (np.arange(300) >= 140))

@@ -1,4 +1,4 @@
-"""Replicas that stay on the old image during an upgrade, as a concurrent baseline."""
+"""Replicas that stay on the old image during an upgrade form a concurrent baseline."""
 
 import functools
 import math
@@ -42,10 +42,10 @@ def new(container="canary", runs=48, after=0.0, **fields):
 
 
 def earlier(containers, runs=110, itself=0.0, **last):
-    """Return seven starts of each replica. The last start runs until the upgrade, and beyond it for all but the first
-    replica.
+    """Return seven starts of each replica. The last start runs until the upgrade, and beyond it for all but the
+    first replica.
 
-    The last replica changes by ``itself`` from the upgrade on.
+    From the upgrade on, the last replica changes by ``itself``.
     """
     changes = [0.0] * (containers - 1) + [itself]
     return [
@@ -76,7 +76,7 @@ def slowed(made, factor, after=-math.inf, until=math.inf, **values):
 
 
 def restless(starts, sd):
-    """Add autocorrelated noise of the host until the upgrade."""
+    """Add the host's autocorrelated noise until the upgrade."""
     rng, last = random.Random(2), 0.0
 
     def noisy(s):
@@ -87,9 +87,10 @@ def restless(starts, sd):
     return [changed(each, median=noisy) for each in starts]
 
 
-# Each line: name | starts | siblings | states; then cause, shift, and lowest lower end of its interval (percent), if
-# known. A start is `container:at*runs`, then words after commas; a start of the new image is `+container:after*runs`.
-# `x2` means two starts, a second apart. `earlier:3` means three replicas, of which the first is upgraded.
+# Each line: name | starts | siblings | states; then cause, shift, and lowest lower end of its interval
+# (percent), if known. A start is `container:at*runs`, then words after commas; a start of the new image is
+# `+container:after*runs`. `x2` means two starts, a second apart. `earlier:3` means three replicas, of which
+# the first is upgraded.
 TABLE = """
 the host, nobody stays | earlier:1,host=.1 +r0,host=.1 | | regressed
 the host, faster, nobody stays | earlier:1,host=-.1 +r0,host=-.1 | | improved
@@ -139,7 +140,7 @@ TEXT = functools.reduce(lambda text, name: text.replace(name, SHORT[name]), SHOR
 
 
 def starts_of(text):
-    """Return the starts of one word of a line."""
+    """Return the starts that one word of a line describes."""
     word, *words = text.split(",")
     place, _, runs = word.partition("*")
     name, _, at = place.partition(":")
@@ -192,7 +193,7 @@ def test_the_shift_of_staying_replicas_is_shown():
     found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)])
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
     (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
-    assert pair.meanwhile is None  # less than half of the new starts are beside them
+    assert pair.meanwhile is None  # during less than half of the new starts, they run
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
     assert len(pair.meanwhile.after) == 16
 
@@ -211,7 +212,7 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did():
-    """The size of their shifts counts: two shifts in opposite directions do not cancel."""
+    """The size of the shifts counts: two shifts in opposite directions do not cancel."""
     rng = np.random.default_rng(1)
 
     def error(*factors):
@@ -223,7 +224,8 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 
 
-# Runs of the same period -----------------------------------------------------------------------------------------
+# # Concurrent runs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_few_new_starts_are_never_enough_for_equivalent():
@@ -245,8 +247,9 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
-    """This is a rolling update. Pulls and model loads slow the host during it."""
-    # The replicas run beside 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a baseline.
+    """In a rolling update, pulls and model loads slow the host."""
+    # The replicas run during 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a
+    # baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
     (pair,) = pairs(stays, [new(runs=96)])
     assert len(pair.meanwhile.after[0].samples) == 42
@@ -281,7 +284,7 @@ def test_a_start_is_compared_with_the_minutes_in_which_it_ran_itself():
 
 
 def test_the_judge_waits_for_runs_of_the_same_minutes():
-    """At first a new start may run more often than the others, and then they have no runs of the same period."""
+    """At first, a new start may run more often than the others, which then lack runs in the same period."""
     stays, quick = [made("r0", 9000.0, 60), made("r1", 9000.0, 200)], new("r0", 200, every=2.0)
     looks = {runs: pairs(stays, [quick.first(runs)]) for runs in LIVE.decide.looks}
     assert not looks[5]
@@ -291,14 +294,14 @@ def test_the_judge_waits_for_runs_of_the_same_minutes():
     assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert beside.before.samples[-1].started_at == UPGRADE - 10
     assert judge([*(s.until(UPGRADE + 9) for s in stays), quick.first(5)]).state == "settling"
-    # The judge does not wait for a replica with rarer runs. It counts once it has enough runs.
+    # The judge does not wait for a replica with rarer runs; the replica counts once it has enough runs.
     seldom = [stays[0], made("r1", 0.0, 300, every=60.0)]
     assert [pair.concurrent for pair in pairs(seldom, [quick.first(5)])] == [[]]
     assert [len(pair.concurrent) for pair in pairs(seldom, [quick])] == [1]
 
 
 def test_the_runs_after_a_look_do_not_change_it():
-    """Runs of replicas hours later are not part of a shift."""
+    """Runs of replicas hours later are no part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
     early, late = (judge(each, looks=(8, 24)) for each in ([s.until(UPGRADE + 235) for s in starts], starts))
     assert early.state == late.state == "equivalent"
@@ -325,7 +328,7 @@ def test_comparison_with_16_of_a_hundred_staying_replicas():
 
 
 def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before():
-    """They have many runs in the period but none before, so they cannot be compared."""
+    """They have many runs in the period but none before, so the judge cannot compare them."""
     upgraded = {f"r{i}" for i in range(3)}
     before = [s.until(UPGRADE) if s.generation.container in upgraded else s for s in earlier(11, host=0.1)]
     after = [new(f"r{i}", after=0.1 * i, host=0.1) for i in range(3)]

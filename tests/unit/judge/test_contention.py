@@ -10,8 +10,8 @@ from infercanary.judge.restarts import taught_by
 from tests import factories
 from tests.scenarios import cases
 
-# (median, CPU wait) in ms: the first 72 runs of a ResNet-18 in a stack test, whose only core other processes often
-# used.
+# (median, CPU wait) in ms: the first 72 runs of a ResNet-18 in a stack test, whose only core other processes
+# often used.
 CROWDED = """
 59 14 44 1 45 0 43 0 65 20 45 1 43 0 45 0 54 9 42 0 43 0 64 18 48 3 45 1 43 0 43 0 48 4 87 41 42 0 41 0
 45 0 41 0 43 0 41 0 52 8 47 2 44 0 45 1 42 0 46 1 42 0 41 0 41 0 43 0 42 0 45 0 45 0 104 56 82 35 65 17
@@ -48,21 +48,21 @@ def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
 @cases([("1", 1, True), ("4", 1, False), ("1", 3, False)]
 )  # fmt: skip
 def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, known, is_unwaited):
-    """Not called if several threads wait, or if the wait is known for few runs only."""
+    """The change is not called if several threads wait, or if the wait is known for few runs only."""
     new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
-    # A start that ended before its first run changes nothing.
+    # A start that ended before its first run has no effect.
     found = judge(start("old", 0, BASELINE, threads), start("new", 1, []), start("new", 2, new, threads))
     assert found.is_unwaited == is_unwaited
     assert (found.state == "regressed") == is_unwaited
     if is_unwaited:
         assert found.shift == pytest.approx(1.0, abs=0.15)
-        assert "scheduling" not in found.causes.bottlenecks  # CPU wait is subtracted on both sides
+        assert "scheduling" not in found.causes.bottlenecks  # the judge subtracts CPU wait on both sides
 
 
 @pytest.mark.parametrize("runs", [12, 192])
 @pytest.mark.parametrize("waits", [0.0, 40.0, 150.0])
 def test_the_same_work_is_never_called(runs, waits):
-    """Also if a wait leaves the caches cold, which costs another tenth of the wait."""
+    """The same holds if a wait leaves the caches cold, which costs another tenth of the wait."""
     for seed in range(5):
         points = [(m + 0.1 * (w or 0.0), w) for m, w in runs_of(44, runs, waits, seed)]
         assert judge(start("old", 0, BASELINE), start("new", 1, points)).state not in (
@@ -73,7 +73,7 @@ def test_the_same_work_is_never_called(runs, waits):
 
 @cases(range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
-    """The runs keep more than half of their scatter without the wait, so subtracting it would hide their variation."""
+    """Without the wait, the runs keep more than half of their scatter, so a subtraction would hide their variation."""
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
     found = judge(start("old", 0, old), start("new", 1, new))
@@ -111,7 +111,7 @@ def test_a_contended_start_teaches_no_restart_variance(threads, earlier, runs):
     assert judge(*old, same).state in ("equivalent", "inconclusive")
     if earlier > 1:
         taught = taught_by(old, LIVE.pool)
-        # other services do not learn it either
+        # other services do not learn this variance either
         assert taught is not None and taught.sd < 0.005 and taught.df == pytest.approx(2)
 
 
@@ -120,8 +120,8 @@ def test_a_contended_start_is_compared_with_those_that_were_as_much():
     alike = judge(*old, contended(2, "4").reporting(image_id="new"))
     assert alike.contended == 1
     assert alike.shift == pytest.approx(0.0, abs=0.02)
-    # Without a baseline start of similar contention, no start is excluded: a neighbour that comes and goes is not a
-    # change of the image.
+    # Without a baseline start of similar contention, no start is excluded: a neighbour that comes and goes is
+    # not a change of the image.
     for seed in range(5):
         found = judge(*old, start("new", 2, runs_of(44, 48, seed=seed, share=2.0), "4"))
         assert found.contended == 0

@@ -1,4 +1,4 @@
-"""Drift without an upgrade from a frozen baseline: onset, and the effect of host and restarts."""
+"""Drift without an upgrade, from a frozen baseline: onset, and effects of host and restarts."""
 
 import pytest
 
@@ -55,7 +55,8 @@ def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves():
     assert blocks([*samples[:5], *whole, *samples[:12]], BLOCK) == [*whole, whole[0]]
 
 
-# Starts: days, and a factor from a day on (factor@day) or a creep a day. Then the shift, and the day of its onset.
+# Starts: days, and a factor from a day on (factor@day) or a creep a day. Then the shift, and the day of its
+# onset.
 DRIFTS = """
 .3                    | None
 4                     | 0
@@ -99,7 +100,7 @@ def test_a_drift_is_found_with_its_onset(text, expected):
 
 @cases(
     [
-        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # with rare runs the baseline stays
+        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # with rare runs, the baseline stays
         (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # stored as hours
     ],
 )
@@ -119,7 +120,9 @@ def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, s
 
 @cases([365 * DAY, -365 * DAY], ids=["on", "back"])
 def test_a_clock_that_is_set_leaves_the_baseline(by):
-    """Set forward, the clock ends the first day, like a pause. Set back, it must not prolong this day by a year."""
+    """A clock that is set forward ends the first day, like a pause. A clock that is set back must not make it a
+    year longer.
+    """
 
     def moved(run):
         return run.started_at + by * (run.started_at >= 0.1 * DAY)
@@ -128,7 +131,7 @@ def test_a_clock_that_is_set_leaves_the_baseline(by):
 
 
 def test_drift_of_controls_or_of_two_siblings_is_the_hosts():
-    """A single sibling may have changed by itself, or lie. Without other evidence the cause is unknown."""
+    """A single sibling may have changed by itself, or lie. Without other evidence, the cause is unknown."""
     hot = step(1.1, 3)
     blind, one, other = (
         start(4, hot, controls={}, seed=n, service=name) for n, name in enumerate(("s", "x", "y"))

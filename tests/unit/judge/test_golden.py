@@ -1,7 +1,8 @@
 """Results of the judge for simulated records, compared with the results before a change of its code.
 
-State and cause must be the same, the ends of an interval may move by less than a tenth of its width, and counts must
-be equal. ``python -m tests.unit.judge.test_golden`` rewrites the file: only after an intended change of verdicts.
+State and cause must be equal, each end of an interval may move by less than a tenth of the width, and counts
+must be equal. ``python -m tests.unit.judge.test_golden`` rewrites the file: only after an intended change of
+verdicts.
 """
 
 import gzip
@@ -26,8 +27,8 @@ from tests.programs import GOLDEN
 from tests.scenarios import cases, typed
 
 FILE = GOLDEN / "verdicts.json.gz"
-# numpy's exp and log differ in the last digits with the processor's vector instructions (AVX2 or AVX-512), and so do
-# sums in another order. Differences of up to 1.6e-12 were seen.
+# The last digits of numpy's exp and log depend on the processor's vector instructions (AVX2 or AVX-512), and
+# the last digits of sums on their order. Differences of up to 1.6e-12 were seen.
 ROUNDING = 1e-9
 
 
@@ -41,7 +42,7 @@ def lasting(rng, runs, phi, sd):
 
 
 class World:
-    """A host with a varying pace, on which starts run."""
+    """A host on which starts run; its speed varies."""
 
     def __init__(self, seed, wander=0.0, restart_sd=0.005):
         self.rng = np.random.default_rng([20261123, seed])
@@ -100,7 +101,6 @@ def upgrades():
 
 
 def drifts():
-    """Yield name and starts."""
     for seed, trend in enumerate((0.0, 0.02, 0.05, 0.1, -0.08)):
         world = World(300 + seed)
         one = world.start("r", "old", 1, 12_000, trend=trend)
@@ -110,7 +110,7 @@ def drifts():
 
 
 def series():
-    """Yield name and latencies, with up to three changes of level; some with a coarse clock."""
+    """Yield name and latencies with up to three changes of level; some with a coarse clock."""
     for seed in range(60):
         rng = np.random.default_rng([20261123, 1000 + seed])
         y = lasting(rng, 400, (0.0, 0.5, 0.9)[seed % 3], 0.02)
@@ -120,7 +120,7 @@ def series():
 
 
 def everything():
-    """Return name → words; intervals (shift, low, high); numbers that must be equal."""
+    """Return words by name; intervals (shift, low, high) by name; numbers that must be equal, by name."""
     found = {}
     for name, starts, siblings in upgrades():
         j, tried = factories.judge(starts, siblings), Judge().trials(starts).values()
@@ -152,7 +152,7 @@ def everything():
 
 
 def difference(before, now):
-    """Return the kind of difference; empty if there is none."""
+    """Return the kind of difference, or an empty text."""
     if not before or not now or before[0] != now[0]:
         return f"{before} → {now}"
     if len(before[1]) != len(now[1]) or not all(map(is_near, before[1], now[1])):
@@ -164,7 +164,9 @@ def difference(before, now):
 
 
 def is_near(before, now):
-    """True if shift, low and high moved by less than a tenth of the interval; an infinite interval must be equal."""
+    """Return True if shift, low and high moved by less than a tenth of the interval; infinite intervals must be
+    equal.
+    """
     width = before[2] - before[1]
     room = max(0.1 * width if math.isfinite(width) else 0.0, ROUNDING)
     return all(a == b or abs(a - b) <= room for a, b in zip(before, now, strict=True))

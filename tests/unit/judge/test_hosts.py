@@ -1,4 +1,4 @@
-"""Replicas on several hosts: hardware is compared by class."""
+"""Replicas on several hosts: the judge compares hardware by class."""
 
 import pytest
 
@@ -17,7 +17,7 @@ CLASSES = {
 
 
 def starts(image, at, pods, hosts=True):
-    """Return a start for each class and latency in ms, on separate hosts; without hosts, all of one container."""
+    """Return a start for each class and latency in ms, on separate hosts; without hosts, all are of one container."""
     found = []
     for number, (kind, _, ms) in enumerate(pod.partition(":") for pod in pods.split()):
         name, load = f"{image}-{number}", 9.0 if kind == "Graviton" else 2.0

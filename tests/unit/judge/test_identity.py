@@ -1,4 +1,4 @@
-"""A new image or a new model is an upgrade; other settings of a canary are not, and end the comparison."""
+"""A new image or a new model is an upgrade. Other settings of a canary are no upgrade, and end the comparison."""
 
 import msgspec
 import pytest
@@ -24,11 +24,11 @@ FORMS = {"r": "registry", "d": "docker", "c": "config"}
 
 
 def start(text, at=0.0, seconds=0.020, environment=None):
-    """Return a start from ``container:image/model/settings/output*runs!``; later parts are optional, and ``!`` ends
+    """Return a start from ``container:image/model/settings/output*runs!``; later parts are optional; ``!`` ends
     the start.
 
-    Image ``app:1@r7`` is app:1 with registry digest 7 (c: digest of the config; d: digest from Docker). ``~2`` is an
-    unknown image with torch 2. Runs are 10 s apart, and each start has separate noise.
+    Image ``app:1@r7`` is app:1 with registry digest 7 (c: digest of the config; d: digest from Docker).
+    ``~2`` is an unknown image with torch 2. Runs are 10 s apart, and each start has its own noise.
     """
     text, ended, _ = text.partition("!")
     text, _, count = text.partition("*")
@@ -60,8 +60,8 @@ def history(text, seconds=0.020):
     ]
 
 
-# Starts => what changed, then starts before and after, and earlier starts of the new image; or the hour of changed
-# settings.
+# Starts => kind of change, then starts before and after, and earlier starts of the new image; or the hour of
+# changed settings.
 UPGRADES = """
 # New weights, a new image, both.
 a:one/m1 | a:one/m1 | a:one/m2 => model 01>2
@@ -152,7 +152,7 @@ def test_the_last_upgrade(row):
     assert [s.identity for s in identified(identified(starts))] == [s.identity for s in identified(starts)]
 
 
-# Images of one start each | the first start with the same image.
+# Images of one start each | the first start with the same image
 DIGESTS = """
 app:1@r1 app:1@r2                             | 01   | the tag was moved
 app:1@r1 app:2@r1 other/app:1@r1              | 000  | other names of the same content
@@ -179,7 +179,7 @@ def test_one_image_under_two_digests(each, ran, why):
     assert "".join(str(keys.index(key)) for key in keys) == ran, why
 
 
-# Image of the start | image that somebody asks for | whether it is named.
+# Image of the start | image that somebody asks for | True if both are the same
 ASKED = """
 app:1                      | docker.io/library/app:1    | yes |
 app:1                      | app:2                      | no  |
@@ -206,7 +206,7 @@ def test_images_have_names_that_differ():
     assert names[2] == "app:1 (123456789012)"
 
 
-# Starts, an hour apart | state | what was exchanged | doubt.
+# Starts, an hour apart | state | exchanged parts | doubt
 EXCHANGED = """
 a:one/m1; a:one/m1; a:one/m2             | regressed   | model |
 a:one/m1; a:one/m1; a:two/m2             | regressed   | both  |
@@ -260,7 +260,7 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
         start(f"a:{image}", HOUR * n, 0.02 + 0.02 * (n > 5))
         for n, image in enumerate(["one"] * 6 + ["two"] * 2)
     ]
-    assert not trials(twice)[twice[-1].boot].called  # an earlier image is not a baseline
+    assert not trials(twice)[twice[-1].boot].called  # an earlier image is no baseline
     shifts = [judge_canary("c", None, each, [], LIVE).drifts["a"].shift for each in (starts, same)]
     assert shifts == [None, 0.0]  # starts of the same work are one series, and 48 blocks are enough
 
@@ -281,7 +281,7 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it():
 
 
 def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is_no_change():
-    """A probe has one environment. A component has the values of all canaries, including another canary's mode."""
+    """A probe has one environment, whose components have values of all canaries, even another canary's mode."""
     both = {"torch_mode": "compile, eager", "torch_autocast": "bfloat16", "matmul_size": "512"}
     old = {"torch_mode": "eager", "matmul_size": "256"}
     before = [start("a:one/1/s1", i * HOUR, environment=old) for i in range(3)]
@@ -298,6 +298,6 @@ def test_what_another_canary_is_set_to_and_what_an_older_probe_did_not_report_is
 
 def test_a_stores_key_keeps_other_work_apart():
     plain = start("a:one").generation
-    assert plain.work_key == plain.image_key  # the key is the same as in older files
+    assert plain.work_key == plain.image_key  # the key equals that in older files
     assert len({start(f"a:one/{m}/{s}").generation.work_key for m in "12" for s in ("s1", "s2")}) == 4
     assert start("a:one", environment={"torch": "2.8.0"}).generation.work_key == plain.work_key

@@ -1,4 +1,4 @@
-"""Verdicts on memory, throughput, energy and spread: regressions are found, and restarts are not called."""
+"""Verdicts on memory, throughput, energy and spread: the judge finds regressions, and calls no restart a change."""
 
 import math
 from typing import Any
@@ -176,7 +176,8 @@ def test_restarts_of_one_image_are_not_called_in_any_unit(name, unit):
 
 
 def shaken(scale, neighbour="", siblings=0, earlier=3, seed=0):
-    """Return two replicas whose runs scatter by 1 %, with the new image by ``scale`` times as much; then siblings.
+    """Return two replicas whose runs scatter by 1 %, or ``scale`` times as much with the new image; then
+    siblings.
 
     A neighbour adds 2 % of scatter to all runs on the host and to one control: in ten of every twenty minutes
     ("comes"), or from the upgrade on ("since").
@@ -239,7 +240,7 @@ def test_a_look_at_the_latency_renews_the_spread_and_keeps_the_other_measures():
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
-    """Control for the rows above: without controls or siblings the same neighbour is called."""
+    """Control for the rows above: without controls or siblings, the judge calls a change for the same neighbour."""
     starts = shaken(1.0, "since")
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
     flipped = {"controls_made_of": "CPython 3.12.1"}
@@ -248,7 +249,9 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
 
 
 def test_a_users_numbers_hold_for_the_spread():
-    """Fewer looks still give a verdict, and a higher rate of false calls of latency does not apply to spread."""
+    """With fewer looks there is still a verdict, and a higher rate of false calls applies to latency but not to
+    spread.
+    """
     assert Measures(LIVE.but(looks=(6, 12, 24, 36))).judge(shaken(2.0))[SPREAD.name].state == "regressed"
     usual, bold = (
         Measures(policy).judge(shaken(1.0))[SPREAD.name] for policy in (LIVE, LIVE.but(false_calls=0.05))

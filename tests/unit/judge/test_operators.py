@@ -37,7 +37,9 @@ def profile(
     rows, *, outside=0.001, rest=0.0, slowed=(1.0,) * REPEATS,
     noise=0.01, seed=0,
 ):  # fmt: skip
-    """Return a profile with rows in the order of calls. The wall time scatters alike; ``slowed`` scales repeats."""
+    """Return a profile with rows in the order of calls. Its wall times scatter equally; ``slowed`` scales the
+    repeats.
+    """
     draw = random.Random(seed)
 
     def scattered(values):
@@ -131,7 +133,7 @@ PROFILES = {
     "no_cupti": replace(OTHER, state="no_cupti"),
     "onnx": replace(ONE, engine="onnxruntime"),
 }  # fmt: skip
-# Profiles before and after | timed seconds before and after | state.
+# Profiles before and after | timed seconds before and after | state
 STATES = """
 [one]       | [other]   | [0.0108, 0.0322] | explained
 [one]       | [outside] | [0.0108, 0.0188] | outside
@@ -183,7 +185,7 @@ def test_scatter_alone_names_no_operator():
 
 
 def test_an_operator_that_may_have_been_in_the_rest_is_not_claimed():
-    """Short operators beyond the rows are summed. A small growth may bring one of these into the rows."""
+    """Short operators beyond the rows are summed. A small growth may bring an operator from this sum into the rows."""
     full = profile(many(1), rest=0.01)
     late, surely = (profile(f"{many(4, 1)} late={ms}", rest=0.01) for ms in (9, 20))
     found = compared(full, late).shifts

@@ -78,7 +78,7 @@ def test_without_two_commits_of_one_source_the_link_is_the_source(before):
 
 @cases(
     [
-        # a base image's labels are the same in all images built on it
+        # labels of a base image are equal in all images built on it
         (of(version="22.04"), of(version="22.04"), ""),
         (
             of(OLD, version="1.4"),

@@ -1,13 +1,13 @@
 """Two stacks recorded on two cores on 2026-11-27, judged at once and look by look.
 
-neighbour_gone: a busy neighbour left, and two minutes later a model became twice as slow, at its CPU limit. The
-neighbour's effect on earlier runs widened the interval to -13 to +178 %, and no alert fired. Earlier runs had measured
-CPU wait; runs of the slow model had not, because its quota throttled most of them. Since then a probe knows the wait
-if there was almost none (`infercanary.probe.tags`).
+neighbour_gone: a busy neighbour left, and two minutes later a model became twice as slow, at its CPU limit.
+The neighbour's effect on earlier runs widened the interval to -13 to +178 %, and no alert fired. Earlier runs
+had a measured CPU wait; runs of the slow model had none, because its quota throttled most of them. Since
+then, a probe reports the wait if there was almost none (`infercanary.probe.tags`).
 
-second_rollout: a slow image, rolled back beside a busy neighbour, and rolled out again without the neighbour. The old
-replica stayed at 43 to 46 ms, the new replica at 104 to 110 ms. The neighbour's earlier effect on the old replica
-widened the interval to -6.8 to +460 %, and the alert resolved.
+second_rollout: a slow image was rolled back beside a busy neighbour, and rolled out again without the
+neighbour. The old replica stayed at 43 to 46 ms, the new replica at 104 to 110 ms. The neighbour's earlier
+effect on the old replica widened the interval to -6.8 to +460 %, and the alert resolved.
 """
 
 from itertools import pairwise
@@ -52,12 +52,12 @@ def test_a_neighbours_noise_hid_a_slow_model():
         assert found.state == "regressed"
         assert found.is_unwaited
         assert found.causes.cause == "image"
-        assert 0.3 < found.low < 1.0 < found.high  # the forward pass is run twice
+        assert 0.3 < found.low < 1.0 < found.high  # the forward pass runs twice
 
 
 @cases(["classify", "moderate"])
 def test_a_start_beside_five_others_is_no_slow_start(service):
-    """The exporter's settings were in the image, so a rebuild started with all other containers on two cores."""
+    """The exporter's settings were in the image, so a rebuild started it with all other containers on two cores."""
     stack = recorded.starts("neighbour_gone")
     until = stack["classify"][1].samples[-1].started_at
     rebuilt = [
@@ -80,7 +80,7 @@ def test_a_second_rollout_is_called_and_its_size_is_known():
 
 @cases([("neighbour_gone", 20), ("second_rollout", 10)])
 def test_neither_a_call_nor_its_cause_flips(stack, calls):
-    """At each number of runs of the new image's starts."""
+    """The test judges at each number of runs of the new image's starts."""
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade

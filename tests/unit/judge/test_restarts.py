@@ -28,7 +28,7 @@ def start(text, level=1.0):
     )  # fmt: skip
 
 
-# Starts | restarts among them | why.
+# Starts | number of restarts among them | reason
 PODS = """
 a1:0 b1:0 a2:600 b2:600 a3:1200 b3:1200 | 4 | a deployment's pods are deleted and replaced, twice
 a:0 b:560 c:1100                        | 2 | pods are replaced one by one; each starts before the old one ends
@@ -63,7 +63,7 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
 
 
 def test_a_drift_is_no_restart():
-    """Some starts agree in their first runs but not in their last runs, and others the other way round."""
+    """Some starts agree in their first runs but not in their last runs; with others, only the last runs agree."""
     apart = [[*start(f"a:{n}*260", 1 + 0.05 * n).samples] for n in range(4)]
     alike = [start(f"a:{n * 6000}*260") for n in range(4)]
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]
@@ -89,11 +89,11 @@ def test_a_prior_is_near_what_services_do_in_whatever_order(sd):
     each = services(1, [sd] * 40)
     assert prior_of(each).sd == pytest.approx(sd, rel=0.3)
     assert prior_of(random.Random(1).sample(each, len(each))) == prior_of(each)
-    assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001  # services that never differ leave some room
+    assert prior_of([Restarts(0.0, 3.0)] * 20).sd > 0.001  # services that never differ leave some variance
     assert learned(each[:7]) is None and learned(each[:8]) is not None  # a prior needs enough services
 
 
-# SD and degrees of freedom of a lie | honest services | liars | largest change of the logarithm.
+# SD and degrees of freedom of a lie | honest services | liars | largest change of the logarithm
 LIES = """
 [0.0, 1000.0] | 12 | 1 | 0.2
 [5.0, 500.0]  | 12 | 1 | 0.2

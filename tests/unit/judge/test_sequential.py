@@ -22,7 +22,7 @@ looks = SequentialTest(LIVE.decide)
 
 
 def service(seed, replicas, runs, *, slower=0.0, sd=0.01, earlier=3):
-    """Return ``earlier`` + 1 starts of each replica, and then one of a new image; ``sd`` is the restart SD."""
+    """Return ``earlier`` + 1 starts of each replica, and then one start of a new image; ``sd`` is the restart SD."""
     rng, last = random.Random(seed), earlier + 1
     return [
         start(
@@ -84,7 +84,7 @@ def test_an_unconfirmed_change_says_whether_it_needs_starts():
     assert looks.needs_starts(Pooled(0.1, 0.05, 10.0, 0.03, 10.0))
 
 
-# A minus means a shift in the other direction.
+# A minus means a shift in the opposite direction.
 VERDICTS = """
                                    | None
 regressed                          | regressed
@@ -161,7 +161,7 @@ def test_a_restart_of_the_same_image_is_hardly_ever_called(sd, earlier, replicas
 
 @cases([1, 2])
 def test_the_latest_starts_are_the_baseline(history):
-    """The host was slower a day before. Those starts count for the restart variance, but are not compared any more."""
+    """A day before, the host was slower. Those starts count for the restart variance, but are no longer compared."""
     starts = service(9, 1, 48, sd=0.003)
     slow = [changed(s, median=lambda run: 1.05 * run.median) for s in starts[:2]]
     found = judge([*slow, *starts[2:]], history=history)

@@ -70,7 +70,7 @@ def milliseconds(level, sd=0.02, step=1.0, unit=1.0):
     return [max(1, round(x / step)) * step * unit for x in exact]
 
 
-# Before, after, SD, step | verdict, shift and interval in percent.
+# Before, after, SD, step | verdict, shift and interval in percent
 STEPS = """
 [12, 12.3, 0.02, 1.0]          | inconclusive | [0, -8.3, 9.1]
 [2, 2.4, 0.05, 1.0]            | inconclusive | [0, -50, 100]
@@ -130,7 +130,7 @@ def test_scatter_is_that_of_most_points():
     wild[[3, 20]] *= 9
     assert Series.of(wild).shape.scatter < 0.015
     assert compare(latencies(11, 30), wild).verdict not in CHANGED
-    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3  # a second mode is not an outlier
+    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3  # a second mode is no outlier
 
 
 INVALID = r"""
@@ -164,7 +164,7 @@ def test_too_few_points_are_inconclusive(baseline, candidate):
 
 
 def test_starts_bring_what_restarts_do():
-    """A list of starts is judged like files of starts. Two samples count as one start each."""
+    """A list of starts is judged like files of starts. Each of two samples counts as one start."""
     old, new = latencies([31, 1], 100), 1.05 * latencies([31, 2], 100)
     plain = compare(old, new)
     assert plain.verdict == "regressed"
@@ -177,7 +177,7 @@ def test_starts_bring_what_restarts_do():
 
 
 def restarted(seed, effect, replicas):
-    """Return replicas with one start of each image; each start has a separate level."""
+    """Return replicas with one start of each image; each start has its own level."""
     levels = 0.01 * np.exp(np.random.default_rng(seed).normal(0, 0.01, (replicas, 2)))
     levels[:, 1] *= 1 + effect
     return [
@@ -219,14 +219,14 @@ def test_pooling_one_pair_without_restarts_is_its_shift():
     assert pooled(flat, Restarts(0.01, math.inf)).se == pytest.approx(0.01 * math.sqrt(2 / 3))
     few = Series.of([1.0] * (FEWEST - 1))
     some = [Replica(old, [*new, few]), Replica([few], new), Replica([], [])]
-    assert pooled(some) == pooled([Replica(old, new)])  # starts with too few runs are left out
+    assert pooled(some) == pooled([Replica(old, new)])  # starts with too few runs do not count
     assert pooled([]).se == pooled([Replica([few], [few])]).se == math.inf
 
 
-# If all starts are compared at once, differing old starts add to the restart variance.
+# In a comparison of all starts at once, old starts that differ add to the restart variance.
 @cases([(True, True), (False, True), (False, False)])
 def test_starts_that_disagree_widen_it(renamed, slow_is_new):
-    """One throttled pod of four is not a change, whether the four are compared one by one or at once."""
+    """One throttled pod of four is no change, whether the four are compared one by one or at once."""
     old, new = ([latencies([seed, i], 48) for i in range(4)] for seed in (20, 21))
 
     def found():
@@ -262,8 +262,8 @@ def test_restarts_are_learned(sd):
 @cases([(48, 0.1, 0.0), (96, 0.05, 0.6)])
 def test_the_runs_own_scatter_is_not_taken_for_the_restarts(runs, sd, alike):
     assert learn([[latencies([23, i], runs, sd, alike) for i in range(40)]]).sd < 0.006
-    # Regression: the starts' mean error was subtracted from the variance of all levels, so that one disturbed start
-    # hid it.
+    # Regression: the starts' mean error was subtracted from the variance of all levels, so that one contended
+    # start hid the variance.
     starts = [1.03 ** (i % 3) * latencies([40, i], 60) for i in range(9)]
     disturbed = starts[8] * np.exp(0.4 * np.sin(np.arange(60) * 2 * math.pi / 60))
     assert learn([[*starts[:8], disturbed]]).sd > 0.8 * learn([starts]).sd > 0.015

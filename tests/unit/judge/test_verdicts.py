@@ -22,11 +22,12 @@ from tests.scenarios import cases, named, typed
 trials = Judge().trials
 
 OWN = 0.020  # seconds of the canary's own computation
-NEW = 4 * HOUR  # start of the new image
+NEW = 4 * HOUR  # start time of the new image
 
-# Each line: name | old image | new image | factors of siblings | state, cause, and unknown facts in parentheses.
-# `seconds` is the whole latency; without it, the latency is `own` plus the CPU wait. `?` is an unknown value. The old
-# image's starts are at `levels`. A sibling's factor may have separate noise after a slash.
+# Each line: name | old image | new image | factors of siblings | state, cause, and unknown facts in
+# parentheses. `seconds` is the whole latency; without it, the latency is `own` plus the CPU wait. `?` is an
+# unknown value. The old image's starts are at `levels`. A sibling's factor may have separate noise after a
+# slash.
 TABLE = """
 the same                           | |  | | equivalent unknown
 12 % slower                        | | seconds=.0224 | | regressed image
@@ -135,7 +136,7 @@ ENVIRONMENT = {"threads": "torch_intra_op_threads", "quota": "cpu_quota", "pytho
 
 
 def parsed(text):
-    """Return the words without `=`, and the other ones by name."""
+    """Return the words without `=`, and the other words by name."""
     fields: dict[str, Any] = {}
     text = " ".join(SHORT.get(word, word) for word in text.split())
     for name, _, value in (word.partition("=") for word in text.split() if "=" in word):
@@ -157,7 +158,6 @@ WAITING = {"waited": 0.0, "crowded": 0.0, "inside": 0.0, "received": 3.0}
 
 
 def judged(old_text, new_text, beside_text=""):
-    """Return the verdict on a row."""
     sides = [parsed(text)[1] for text in (old_text, new_text)]
     knows = any(WAITING.keys() & side.keys() for side in sides)
     for side in sides:
@@ -258,7 +258,7 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, wa
 
 @cases([(1.15, 1.0, "host"), (1.0, 1.15, "image")])
 def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later, cause):
-    """One neighbour comes with the upgrade and leaves again; the other one comes hours later."""
+    """One neighbour comes with the upgrade and leaves again; the other neighbour comes hours later."""
     end = NEW + 600
 
     def felt(time):
@@ -306,7 +306,7 @@ def test_the_level_before_is_the_old_images_or_the_only_ones(runs, state, levels
     assert judge([]).state == "no_baseline"
 
 
-# Starts of the old image | starts of the new image | fact | why. Without `load`, a start loads in 2 s.
+# Starts of the old image | starts of the new image | fact | reason. Without `load`, a start loads in 2 s.
 FACTS = """
 load=2 | load=9                               |      | an image's first start reads its files from the disk
 load=2 | load=9 load=9                        | slow |
@@ -383,7 +383,7 @@ def stopped(runs=60, every=10.0, last_at=None):
     ]
 
 
-# Fields of the stopped rollout | which of its starts | hour of the upgrade | image that was rolled back.
+# Fields of the stopped rollout | which of its starts | hour of the upgrade | image that was rolled back
 STOPPED = """
 {}                      | [0, 4] | 1 | bad
 {runs: 360}             | [0, 4] | 2 | ""   # still running
@@ -405,7 +405,7 @@ def test_a_rollout_that_was_stopped_is_no_upgrade_any_more(fields, kept, hour, r
 
 
 def test_replicas_under_new_names_share_one_baseline():
-    """A level that four replicas share does not average out. It is the same for added and for replaced replicas."""
+    """A level that four replicas share does not average out. This holds for added and for replaced replicas."""
 
     def upgraded_to(names, olds):
         old = [start(name, at=i, noise=0.02) for i, name in enumerate(olds)]
@@ -443,7 +443,7 @@ def test_a_wild_restart_does_not_excuse_itself():
     wild = start(at=5 * HOUR, seconds=0.024)
     assert judge([*calm, wild.reporting(image_id="new")]).state == "regressed"
     assert called([*calm, wild]) == (5, 1), "the trial uses only what was known at the time"
-    # The next restart is judged with the variance that this one has shown.
+    # The next restart is judged with the variance that this restart has shown.
     assert called([*calm, wild, start(at=6 * HOUR)]) == (6, 1)
     always = [start(at=HOUR * i, seconds=0.021 if i % 2 else 0.019) for i in range(8)]
     assert judge(calm).restart.sd < 0.01 < 0.03 < judge(always).restart.sd

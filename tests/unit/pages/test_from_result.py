@@ -1,4 +1,4 @@
-"""Documents of results: facts beyond the sentence, and numbers that stay numbers."""
+"""Documents of results: facts beyond the sentence, and numbers with full precision."""
 
 import msgspec
 import yaml

@@ -1,4 +1,4 @@
-"""Untrusted text at each place of a document, in each renderer: shown without an effect."""
+"""Untrusted text at each place of a document, in each renderer: visible, but without an effect."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ TEXTS = {
 
 
 class Tags(HTMLParser):
-    """Tags with their attributes, without attribute texts of a user; and the words of the page."""
+    """Tags with their attributes (without texts of a user), and the words of the page."""
 
     def __init__(self, text):
         super().__init__()

@@ -84,7 +84,7 @@ def test_nothing_is_drawn_without_values(kind, values):
 
 
 def test_a_style_loads_nothing():
-    """The rest of a report is in tests/golden/pages."""
+    """tests/golden/pages has the rest of a report."""
     assert not re.search(r"src=|@import|url\(|<link|<script", STYLE)
 
 

@@ -33,7 +33,7 @@ FILE = FOLDER / "sentences.txt"
 
 
 def scenarios():
-    """Return the results by name. A name with a leading full stop is a part that others include."""
+    """Return the results by name. A name with a leading full stop is a part that other scenarios include."""
     every = yaml.safe_load((FOLDER / "sentences.yaml").read_text())
     return {
         name: msgspec.convert(fields, Result) for name, fields in every.items() if not name.startswith(".")
@@ -75,7 +75,7 @@ LEAVES = {str: WORDS, float: NUMBERS, int: st.integers(0, 9), bool: st.booleans(
 
 
 def any_of(kind, **known):
-    """Return a strategy for a type. A struct has a value in each field; ``known`` are its other strategies."""
+    """Return a strategy for a type. Each field of a struct has a value; ``known`` has strategies of other types."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in LEAVES:
         return LEAVES[kind]

@@ -1,4 +1,4 @@
-"""Mistakes in a Probe's arguments give one line each; environment variables override arguments."""
+"""Each mistake in a Probe's arguments gives one line; environment variables override arguments."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

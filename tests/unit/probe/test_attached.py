@@ -1,4 +1,4 @@
-"""The entrypoint of the probe's volume: which Python it takes, and what it says of versions that differ."""
+"""The entrypoint of the probe's volume: the Python that it selects, and its message about versions that differ."""
 
 import os
 import shlex
@@ -59,7 +59,7 @@ def image(tmp_path):
         path.write_text(text.format(root=tmp_path))
         path.chmod(0o755)
     for name in ("bin/python", "bin/python3", "venv/bin/python", "venv/bin/python3.11"):
-        # A script instead of a link, because a link would not be distinguished by sys.executable.
+        # A script instead of a link: sys.executable would not distinguish a link.
         (tmp_path / name).write_text(f'#!/bin/sh\nUSED={name} exec {sys.executable} "$@"\n')
         (tmp_path / name).chmod(0o755)
     shutil.copytree(ATTACH, tmp_path / "infercanary")

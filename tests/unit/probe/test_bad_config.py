@@ -59,8 +59,8 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def said(infercanary, monkeypatch):
-    """Run a command line in this process, and return its message: one line, with exit code 2."""
-    # it would change the process of the tests
+    """Return a function that runs a command line here and returns its message: one line, with exit code 2."""
+    # this option would change the process of the tests
     monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
 
     def call(*arguments):
@@ -109,7 +109,7 @@ def test_files_that_cannot_be_read(command, said, tmp_path):
     (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "deep.yaml").write_text("[" * 5_000)
     (tmp_path / "file").write_text("")
-    # otherwise objects of other tests may be finalized where the stack is full, and print an error
+    # otherwise, where the stack is full, Python may finalize objects of other tests and print an error
     gc.collect()
     for path, words in UNREADABLE:
         line = said(*command.split(), path)

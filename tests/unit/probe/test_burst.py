@@ -1,4 +1,4 @@
-"""The burst of runs after a start: pace, cost, and repayment. The time is an argument."""
+"""The burst of runs after a start: interval, cost, and repayment. The time is an argument."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -47,7 +47,6 @@ def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=
 
 
 def paces(made):
-    """Return the intervals of the runs in seconds."""
     return {round(run.interval, 6) for run in made}
 
 
@@ -83,15 +82,15 @@ def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, aft
         else:
             # Runs are at least half as frequent as the cap allows.
             assert steady - 1e-9 <= run.interval <= max(interval, spaced(run.cost, cap / 2)) + 1e-9
-    # Two runs of a burst are as far apart as the jitter leaves them.
+    # The jitter limits the distance between two runs of a burst.
     assert all(
         b.at - a.at >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(made) if a.in_burst and b.in_burst
     )
-    # A debt from the burst is paid back by this time.
+    # The debt from the burst is repaid by this time.
     assert all(run.debt == 0 for run in made if run.at > PAID_WITHIN)
 
 
-# Seconds of a run before and from a time on; end of the burst; intervals in the burst, after it, and later.
+# Seconds of a run before and from a time on; end of the burst; intervals in the burst, after it, and later
 PACES = [
     # A canary that uses its whole duty (8 repeats of 10 ms in 10 s) has five times the runs for 8 minutes.
     (0.08, 0.08, 0.0, 570, {2.2}, {17.6}),

@@ -9,7 +9,7 @@ HOUR = 3600
 
 
 def attack(callers, addresses, second, cost):
-    """Open many connections within this second, and return the CPU seconds that they got."""
+    """Open many connections within this second, and return their CPU seconds."""
     given = 0.0
     for n in range(50):
         now = second + n / 50
@@ -22,7 +22,7 @@ def attack(callers, addresses, second, cost):
 
 @pytest.mark.parametrize("cost", [0.00002, 0.001, 0.01])
 def test_the_port_as_a_whole_takes_a_bounded_share(cost):
-    """For any cost of a turn and any callers; the limit is a tenth of a CPU in the burst at first."""
+    """For any cost of a turn and any callers, the limit is a tenth of a CPU in the first burst."""
     callers, now, spent = Callers(0), 0.0, 0.0
     while now < HOUR:
         spent += cost

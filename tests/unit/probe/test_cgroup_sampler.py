@@ -1,4 +1,4 @@
-"""The sampler of the container's cgroup, with folders of files for both versions."""
+"""The sampler of the container's cgroup, with folders of files for both cgroup versions."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ memory/x/memory.stat = pgmajfault 1; hierarchical_memory_limit 92233720368547717
 inactive_file 5; total_inactive_file 48576
 memory/x/memory.oom_control = oom_kill_disable 0; under_oom 0; oom_kill 1
 unified/x/cpu.pressure = some avg10=1.50 avg60=0.00 avg300=0.00 total=3000000
-"""  # this is the host's pressure, because v1 has none for a container
+"""  # the host's pressure, because v1 has none for a container
 OWN_V1 = "12:cpuset:/x; 5:memory:/x; 4:cpu,cpuacct:/x; 1:name=systemd:/x; 0::/x"
 BOTH = changed(
     "cpu_periods=40 cpu_throttled_periods=7 cpu_throttled_seconds=2.5 cpuset_cpus=5 cpuset_info.0-3,8=1 "
@@ -97,7 +97,7 @@ cpu.stat = usage_usec 9000
 {POD}cpu.stat = nr_periods 9; nr_throttled 9; throttled_usec 500000
 {moved(V2, POD + "app.scope/")}
 {POD}app.scope/memory.events.local = max 2
-"""  # memory.events includes the last line; the slice's own events are in its events.local
+"""  # memory.events includes the last line; events.local has the slice's own events
 NESTED_V1 = f"""
 {moved(V1, "", "/pod/x/")}
 cpu/cpu.cfs_quota_us = -1
@@ -174,7 +174,7 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path):
 
 @pytest.mark.parametrize("own", ["", "0::/", OWN_V1])
 def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
-    """A listed cgroup need not be mounted in this container. An unknown limit is not the same as no limit."""
+    """A listed cgroup may not be mounted in this container. An unknown limit does not mean that there is no limit."""
     tree(tmp_path, {"proc/cgroup": own.replace("; ", "\n")})
     assert limits(tmp_path / "sys", tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
     with here(tmp_path / "none", tmp_path / "proc"):
@@ -182,8 +182,9 @@ def test_limits_that_could_not_be_seen_are_unknown(tmp_path, own):
     assert (of_none.seconds(), of_none.resident()) == (None, None)
 
 
-# Own cgroup of v2, or files of v1; CPU seconds; memory of processes without page cache that no process maps. In the
-# host's root, both belong to all processes. If memory is only counted in an ancestor, it may include other containers.
+# Own cgroup of v2, or files of v1; CPU seconds; memory of processes without page cache that no process maps.
+# In the host's root, both belong to all processes. If only an ancestor counts memory, the value may include
+# other containers.
 CONTAINERS = [
     ("/", "cgroup.controllers = cpu\ncpu.stat = usage_usec 900\nmemory.stat = anon 500; file_mapped 40", None, None),
     ("/", "cpuacct/cpuacct.usage = 900000\ncpuacct/release_agent = \nmemory/memory.stat = total_rss 5\n"

@@ -187,7 +187,6 @@ def test_the_bytes_are_what_the_assembly_says(architecture, tmp_path):
 
 
 def installed(*commands):
-    """Return the first installed command."""
     for command in commands:
         if shutil.which(command.split()[0]):
             return command.split()
@@ -195,7 +194,7 @@ def installed(*commands):
 
 
 def test_a_gpu_that_hangs_leaves_the_cpus_controls(monkeypatch, caplog):
-    """The CPU's controls are needed to tell whether the host caused the hang."""
+    """The CPU's controls tell whether the host caused the hang."""
     hang, tally = threading.Event(), Tally()
     measured = Controls(tally)
     measured.measure("cpu")  # opening may take longer than the short deadline below

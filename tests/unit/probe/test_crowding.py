@@ -29,8 +29,8 @@ pytestmark = pytest.mark.quiet
 
 
 def spin():
-    """Compute for about 15 ms on one CPU. If a repeat is shorter than two ticks of the scheduler, all CPU
-    wait may be between repeats, where the thread's CPU clock is read.
+    """Compute for about 15 ms on one CPU, which is more than two ticks of the scheduler. In shorter repeats, all
+    CPU wait may fall between the repeats, where the thread's CPU clock is read.
     """
     os.sched_setaffinity(0, {CPU})
     sum(range(1_500_000))
@@ -97,7 +97,8 @@ def summed(each):
     return sum(seconds for seconds in each if seconds is not None)
 
 
-# Other processes on this machine may also use the CPU. They count as outside, so no test may require their absence.
+# Other processes on this machine may also use the CPU. They count as outside, so no test may require their
+# absence.
 
 
 def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it():
@@ -127,7 +128,7 @@ def test_a_busy_thread_of_the_own_process_crowds_it():
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
 def test_cpu_wait_inside_is_unknown_for_another_container(tmp_path, monkeypatch, phase):
-    """A canary that calls a server, which may be in another container, and a process outside of any container."""
+    """Two cases: a canary calls a server, which may be in another container; a process is in no container."""
     monkeypatch.setattr(cgroup, "_PROC", tmp_path)
     container = Container() if phase == "wait" else ContainerCpu()
     with busy_process():
@@ -159,8 +160,8 @@ def test_received_segments_are_known_with_a_separate_network(tmp_path, monkeypat
 # Time off the CPU -----------------------------------------------------------------------------------------------
 
 
-# Milliseconds of 10: computed, queued, computed by the process. Helpers in percent: computed by one, waited, waited by
-# all. Then the result.
+# Milliseconds of 10: computed, queued, computed by the process. Helpers in percent: computed by one, waited,
+# waited by all. Then the result.
 OFF_CPU = """
 2 1 8  -        queued=1 blocked=7 reading=0   for a lock
 2 1 8  60,0,0   queued=1 blocked=1 reading=0   they computed for 6 ms
@@ -186,8 +187,8 @@ def test_why_it_did_not_compute(row):
 
 
 def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others():
-    """Regression: in one of 50 repeats of 1 ms a helper had no CPU for half a second, and a canary of 32 µs
-    was called scheduling-bound by 86 % on a busy machine.
+    """Regression: in one of 50 repeats of 1 ms, a helper had no CPU for half a second. On a busy machine, a
+    canary of 32 µs was called scheduling-bound by 86 %.
     """
     walls = [0.001] * 49 + [0.501]
     # the thread spins until its helpers end
@@ -195,7 +196,7 @@ def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others():
     share = 0.5 / sum(walls)
     for count, helped, queued in (
         (50, Helped(0.1, share, share), [0.0] * 49 + [0.5]),
-        (49, Helped(0.6, 0.4, 0.4), [0.0004] * 49),  # if all repeats take as long, all of them waited
+        (49, Helped(0.6, 0.4, 0.4), [0.0004] * 49),  # if all repeats take equally long, all of them waited
     ):
         _, _, why = explain_repeats(used[:count], walls[:count], 1, None, helped)
         assert [repeat["queued"] for repeat in why] == pytest.approx(queued)

@@ -88,7 +88,7 @@ def test_interrupt_ends_the_wait_under_way_and_all_later_ones(worker):
 
 
 def test_a_failed_call_keeps_no_memory(worker):
-    """A model's error must not keep its tensors until the next garbage collection."""
+    """A model's error must not keep its tensors in memory until the next garbage collection."""
 
     class Tensor:
         pass

@@ -1,4 +1,4 @@
-"""Drawn inputs of a model: always the same numbers, in pieces of any size, without additional memory."""
+"""Random inputs of a model: always the same numbers, in pieces of any size, without additional memory."""
 
 import hashlib
 import json
@@ -21,9 +21,9 @@ SHAPES = (
 )  # fmt: skip
 DRAWS = tuple((shape, high, seed) for shape in SHAPES for high, seed in ((2, 0), (100, 7), (1, 2**61)))
 SMALL = (*(draw for draw in DRAWS if math.prod(draw[0]) < 2_000), ((17_000,), 100, 7))
-# Recorded before inputs were drawn in pieces, with numpy 2.4.6 and torch 2.13.0: target, dtype, and digest of all
-# draws. float64 is digested with half its precision, because rounding depends on the platform. A server's input is in
-# binary form and in JSON, which BF16 does not have.
+# Recorded before inputs were drawn in pieces, with numpy 2.4.6 and torch 2.13.0: target, dtype, and digest of
+# all draws. The digest of float64 covers half its precision, because rounding depends on the platform. A
+# server's input is in binary form and in JSON, which BF16 does not have.
 GOLDEN = """
 numpy: float32 84a06e5b100798ea, float64 84a06e5b100798ea, float16 1486551c69b917c4, bfloat16 f5ee585f6b52b723
 numpy: bool 22459e0c3b0898fe, int8 a74a5555a2e8087e, int16 28c50007db569d46, int32 f6c84ba68a29f15b
@@ -62,7 +62,7 @@ def bytes_of(target, dtype, shape, high, seed, index):
 
 @pytest.mark.parametrize(("target", "dtype", "expected"), DIGESTS)
 def test_the_numbers_are_those_of_the_first_release(target, dtype, expected):
-    """A canary of a new image is compared with the canary of the old image, so both need the same input."""
+    """A new image's canary is compared with the old image's, so both need the same input."""
     digest = hashlib.sha256()
     for i, (shape, high, seed) in enumerate(DRAWS if target in ("numpy", "torch") else SMALL):
         digest.update(bytes_of(target, dtype, shape, high, seed, i))
@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_first_release(target, dtype, expected):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_torchs_normal_numbers_are_those_of_one_draw(dtype):
-    """The last digits depend on the CPU, so the reference is drawn here in one piece."""
+    """The last digits depend on the CPU, so the test draws its reference here in one piece."""
     for i, (shape, high, seed) in enumerate(DRAWS):
         whole = torch.randn(shape, generator=torch.Generator().manual_seed(seed + i))
         piecewise = torch_model.drawn(torch, TensorSpec(shape, dtype, high), i, seed)
@@ -81,7 +81,7 @@ def test_torchs_normal_numbers_are_those_of_one_draw(dtype):
 
 @pytest.mark.parametrize(("size", "first"), [(5, -0.601393), (65_537, -0.817334)])
 def test_torchs_normal_numbers_hardly_change(size, first):
-    """The test above shows that all others follow."""
+    """The test above shows that all other numbers follow."""
     assert torch_model.drawn(torch, TensorSpec((size,)), 3, 7)[0] == pytest.approx(first, abs=2e-6)
 
 
@@ -132,8 +132,8 @@ print(json.dumps(found))
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
 def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
     """Peak memory of a process (VmHWM) while it draws an input of 8 MiB, minus the memory before."""
-    # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next one:
-    # mallopt(3).
+    # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next
+    # input: mallopt(3).
     peaks = json.loads(printed(PEAKS, engine, MALLOC_MMAP_THRESHOLD_="131072"))
     assert all(peak < 8 + 3 for peak in peaks.values()), peaks
 

@@ -1,4 +1,4 @@
-"""The environment fingerprint."""
+"""The fingerprint of the environment."""
 
 import platform
 from importlib import metadata
@@ -32,7 +32,9 @@ def test_the_clock_policy_and_the_numa_nodes(monkeypatch, tmp_path):
 
 
 def test_only_known_variables_are_shown_and_values_are_short_and_printable(monkeypatch):
-    """Variables may be secrets. For one value that is too long or odd, the exporter refuses the whole family."""
+    """Variables may be secrets. A single value that is too long or odd would make the exporter refuse the whole
+    family.
+    """
     variables = {
         "OMP_NUM_THREADS": "3",
         "AWS_SECRET_ACCESS_KEY": "hunter2",

@@ -1,4 +1,4 @@
-"""Cost of a canary's runs that take turns with requests, with a real pool and a simulated clock."""
+"""Cost of a canary whose runs take turns with requests, with a real pool and a simulated clock."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +13,7 @@ TAKES = 0.1  # simulated seconds of a repeat
 
 
 class Clock:
-    """Clock that advances only by the work of the server and the canary."""
+    """Clock that only the work of the server and of the canary advances."""
 
     now = 1000.0
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Server(ThreadPoolExecutor):
-    """One thread; a request of ``request`` seconds always comes before the canary's turn."""
+    """Server with one thread; a request of ``request`` seconds always comes before the canary's turn."""
 
     request = 0.0
 
@@ -52,12 +52,13 @@ def served(monkeypatch):
 
 @pytest.mark.parametrize(
     ("request_seconds", "times"),
-    # A round has one turn for each repeat and one for the output. In the second case it waits for half of its time.
+    # A round has one turn for each repeat and one for the output. In the second case, it waits for half of
+    # its time.
     [(0.0, 1.0), (TAKES * REPEATS / (REPEATS + 1) / 2, 4.5), (TAKES, 8.0), (10 * TAKES, 8.0)],
     ids=["idle", "half", "as long as a repeat", "longer"],
 )
 def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(served, request_seconds, times):
-    """Requests also wait for the repeats. Waiting for a turn is not busy time. A failed run has the same cost."""
+    """Requests also wait for the repeats. Waiting for a turn is not busy time. A failed run costs as much."""
     canary, server, target = served
     server.request = request_seconds
     for _ in range(5):  # the plan uses the last runs

@@ -1,13 +1,13 @@
-"""Processes of a container that hold a GPU, with a simulated /proc."""
+"""Processes of a container that use a GPU, with a simulated /proc."""
 
 import pytest
 
 from infercanary.probe.samplers.nvml import users
 from tests.scenarios import typed
 
-# Open files of processes, and number of processes that compute on each GPU. Processes with only NVML, like the probe,
-# do not count. In the host's PID namespace, only processes of the container count. Processes with too many files make
-# the number unknown.
+# Open files of processes, and number of processes that compute on each GPU. Processes that use only NVML,
+# like the probe, do not count. In the host's PID namespace, only processes of the container count. Processes
+# with too many files make the number unknown.
 PROCESSES = """
 ""                                                     | 0 | 0
 null nvidia-uvm nvidia0 nvidiactl                      | 1 | 0

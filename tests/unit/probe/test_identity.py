@@ -52,8 +52,8 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
     assert all(name.startswith("file-sample:") for name in found)
 
 
-# Target and its options; then changes that measure the same work (another model is an upgrade), and changes that do
-# not.
+# Target and its options; then changes that measure the same work (another model is an upgrade), and changes
+# that do not.
 OPTIONS = yaml.safe_load("""
 - target: torch
   usual: {model: "m:f", inputs: [{shape: [2, 4]}]}
@@ -183,7 +183,7 @@ def test_a_torch_models_weights_are_its_identity(tmp_path):
 def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a_whole(
     whole, dtype, monkeypatch
 ):
-    """A channels_last model has another order in memory, and a copy of a large tensor may not fit."""
+    """A channels_last model has another order in memory, and a copy of a large tensor may not fit into memory."""
     torch = pytest.importorskip("torch")
     from infercanary.probe.targets.engines import torch_weights
 
@@ -217,7 +217,7 @@ def test_settings_that_are_empty_are_as_if_they_did_not_exist():
 
 
 class Known(Scripted):
-    """A target with an identity, or with an error instead."""
+    """A target with an identity, or with an error in its place."""
 
     def identity(self):
         time.sleep(self.seconds)

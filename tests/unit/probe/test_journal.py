@@ -48,7 +48,7 @@ def test_it_is_rotated_and_each_file_says_environment_and_outputs_once(tmp_path)
     assert [file.name for file in files] == ["journal", "journal.1"]
     assert kept == list(range(kept[0], 500))
     assert len(kept) > 30
-    for file in files:  # the earlier file may be deleted
+    for file in files:  # a user may delete the earlier file
         assert (
             file.read_text().count('"components"')
             == file.read_text().count('"outputs":{"resnet18":[1.0,2.0]}')
@@ -75,7 +75,7 @@ def test_runs_before_a_crash_are_found_except_a_torn_line(tmp_path):
 
 @pytest.mark.parametrize("is_full", [True, False])
 def test_a_write_error_is_logged_once_counted_and_recovered_from(tmp_path, caplog, is_full):
-    """A full disk, and a symbolic link in a folder that others may write to, which must not be followed."""
+    """Two errors: a full disk, and a symbolic link in a folder that others may write to, which must not be followed."""
     caplog.set_level(logging.INFO)
     folder, path, victim = tmp_path / "folder", tmp_path / "folder/full", tmp_path / "victim"
     victim.write_text("kept\n")

@@ -21,7 +21,6 @@ def compiled(file, source, *flags):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Folder of packages; the loader's search path is the default."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     return tmp_path
@@ -45,8 +44,8 @@ def refused(name):
     return caught.value
 
 
-# Package | needed library | called function | existing file | loader's search path ($ is the folder of files) | reason
-# | words of the message.
+# Package | needed library | called function | existing file | loader's search path ($ is the folder of files)
+# | reason | words of the message
 MISFITS = """
 lacking  | libfitless.so.11.0  |                  |                       |          | no_libraries     | (libfitless.so.11.0: cannot open shared object file: No such file or directory); install
 upgraded | libcudart.so.11.0   |                  | libcudart.so.13       | $        | version_mismatch | ; the engine needs version 11.0, but $ has 13: | install

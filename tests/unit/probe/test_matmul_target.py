@@ -1,4 +1,4 @@
-"""The matrix product with a real torch on the CPU, and with a stand-in for a GPU of given speeds."""
+"""The matrix multiplication with a real torch on the CPU, and with a stand-in for a GPU of given speeds."""
 
 import math
 from contextlib import nullcontext
@@ -74,7 +74,7 @@ def test_bfloat16_where_the_cpu_has_it_and_else_it_is_left_out(monkeypatch):
         target = opened(precision="bfloat16")
         assert target.precisions == ("float32", "bfloat16")
         assert target.clock.measure(target.run)[1].dtype == torch.bfloat16
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core")  # disables what the CPU may support
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core")  # disables features that the CPU may support
     assert opened().precisions == ("float32",)
     with pytest.raises(UsageError, match=r"`bfloat16` is not native for torch .* on cpu; there is float32"):
         opened(precision="bfloat16")
@@ -137,7 +137,7 @@ class FakeDevice(str):
 
 
 class FakeGpu:
-    """A torch whose products take ``seconds`` of a simulated device clock, by dtype and TF32 switch."""
+    """A torch whose matrix products take ``seconds`` of a simulated device clock, by dtype and TF32 switch."""
 
     now = 0.0
 
@@ -208,8 +208,8 @@ def on(monkeypatch):
     return open_on
 
 
-# Capability | name | seconds of its products | TF32 switch | True in a server's process | precisions (the last one is
-# measured) | share of unused Tensor Cores.
+# Capability | name | seconds of its products | TF32 switch | True in a server's process | precisions (the
+# last one is measured) | share of unused Tensor Cores
 GPUS = """
 [8, 0] | A100      | {float32: 7.0e-3, tf32: 0.9e-3, bfloat16: 0.5e-3}   | none | false | float32 tf32 bfloat16 | 0.0
 [8, 0] | A100      | {float32: 7.0e-3, bfloat16: 0.5e-3}                 | none | true  | float32 bfloat16      | 0.0
@@ -232,7 +232,7 @@ def test_the_precisions_of_a_gpu(
     on, monkeypatch, capability, name, seconds, switch,
     is_guest, precisions, unused
 ):  # fmt: skip
-    """The TF32 switch is never changed in a server's process, and is restored elsewhere."""
+    """In a server's process, the target never changes the TF32 switch; elsewhere, it restores the switch."""
     gpu = FakeGpu(seconds, (*capability,), name)
     gpu.switch.fp32_precision = switch
     target = on(gpu, own_process=not is_guest)

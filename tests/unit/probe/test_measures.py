@@ -1,4 +1,4 @@
-"""Readings around a run, with a simulated /proc/self and scripted targets."""
+"""Readings before and after a run, with a simulated /proc/self and scripted targets."""
 
 import os
 import socket
@@ -46,8 +46,6 @@ class Container(ContainerCpu):
 
 
 class Calling(Scripted):
-    """A target that calls a server."""
-
     server_address = "localhost", 8000
 
 
@@ -135,8 +133,8 @@ def test_unknown_measures_are_missing(proc, odd):
 
 
 COUNTER = "infercanary_gpu_energy_joules_total"
-# Seconds between the samples | seconds of the repeats | the canary's GPUs | counted energy by GPU | GPUs that exist |
-# known measures.
+# Seconds between the samples | seconds of the repeats | the canary's GPUs | counted energy by GPU | GPUs that
+# exist | known measures
 WINDOWS = """
 3.04 3.0 1   0:900,1:1400 0,1     energy device_use
 3.06 3.0 1   0:900,1:1400 0,1     device_use
@@ -156,9 +154,8 @@ WINDOWS = """
 
 @pytest.mark.parametrize("row", WINDOWS.strip().splitlines())
 def test_measures_of_a_gpu_are_accurate_or_missing(row):
-    """Ten repeats of 4 inferences each. A measure is unknown with a late sampler, with a server or a CPU,
-    with two GPUs or a part of a GPU, with a counter that stands still, and if utilization may cover earlier
-    time.
+    """Ten repeats of 4 inferences each. A measure is unknown with a late sampler, with a server or a CPU, with
+    two GPUs or a part of a GPU, with a counter that stands still, and if utilization may cover earlier time.
     """
     seconds, repeats, gpus, energy, shown, *known = row.split()
     counted = dict(pair.split(":") for pair in energy.split(",") if ":" in pair)

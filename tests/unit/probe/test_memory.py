@@ -85,7 +85,8 @@ memory/memory.use_hierarchy = 1
 """
 
 
-# Own control groups | files | binding limits: limit, use without inactive page cache, active page cache, in MiB.
+# Own control groups | files | binding limits: limit, use without inactive page cache, active page cache, in
+# MiB
 CASES = {
     "v2, a container": ("0::/", V2.format(300, 200, 50), "own 300 150 3"),
     "v2, nested": ("0::/kubepods.slice/pod.slice/own", NESTED_V2, "own 1000 100 3; above 500 430 3"),
@@ -127,7 +128,7 @@ def test_limits_that_bind_a_process(tmp_path, case):
 def test_memory_left_in_a_container(tmp_path):
     host = made(tmp_path, "0::/", V2.format(400, 330, 10))
     assert host.left() == ((80 - 64) * MIB, 64 * MIB, "the container's limit of 400 MiB")
-    # Active page cache counts as free, and an eighth of a small limit is kept.
+    # Active page cache counts as free, and an eighth of a small limit stays reserved.
     for reserve, kept in {None: 50, 0: 0, 20: 20, 1024: 50}.items():
         bytes_kept = None if reserve is None else reserve * MIB
         last: Any = at(tmp_path / "cgroup", tmp_path / "proc", bytes_kept).left_for_a_moment()
@@ -168,7 +169,7 @@ def test_memory_left_on_a_device(monkeypatch):
 
 
 class OutOfMemoryError(RuntimeError):
-    """Error with the name of torch's error."""
+    """An error with the name of torch's error."""
 
 
 class Unreadable(Exception):

@@ -18,8 +18,8 @@ AT = 1785160991.0
 
 def report(text):
     """Parse a report: metrics without prefix, labels joined by ``/`` before a value. A run has its first
-    latency, the other latencies, and their number. The report is encoded and decoded, as the command receives
-    it.
+    latency, the other latencies, and their number. The function encodes and decodes the report, as on its way
+    to the command.
     """
     known = yaml.safe_load(text)
     families = [

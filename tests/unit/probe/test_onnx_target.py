@@ -76,7 +76,7 @@ def test_a_shape_is_given_where_the_model_declares_none(declared, given, shape, 
 
 
 def test_inputs_and_outputs_of_other_kinds():
-    """Texts and sequences have no numbers, so the output is the bfloat16 tensor."""
+    """Texts and sequences have no numbers, so the target reads the bfloat16 tensor."""
     casts = [
         helper.make_node("Cast", ["x"], [y], to=to) for y, to in (("y", Type.BFLOAT16), ("s", Type.STRING))
     ]
@@ -160,7 +160,7 @@ def test_close_lets_go_of_the_session_and_leaves_nothing_open():
         target.open()
         session = weakref.ref(target.session)
         assert values_of(target) == values
-    # The number is lower if a thread of an earlier test ended meanwhile.
+    # Meanwhile, a thread of an earlier test may end, which lowers the number.
     assert all(last <= second for second, last in zip(counts[1], counts[-1], strict=True)), counts
 
 
@@ -238,7 +238,7 @@ def test_a_build_for_the_cpu_only_is_refused_or_by_leave_runs_on_the_cpu(provide
 @needs_cpu_build
 @pytest.mark.filterwarnings("ignore:Specified provider")
 def test_a_provider_that_onnx_runtime_silently_leaves_out(monkeypatch):
-    """If a provider's libraries are missing, ONNX Runtime silently makes a session that runs on the CPU."""
+    """If the libraries of a provider are missing, ONNX Runtime makes a CPU session without a warning."""
     providers = ["QNNExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: providers)
     target = OnnxTarget("model.onnx", ONE, providers=providers[:1])

@@ -17,7 +17,7 @@ WORK = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nt
 
 
 def sampled(of):
-    """Return metric → command ("" for this process) → value."""
+    """Return the values by metric, and then by command ("" for this process)."""
     return {
         f.name: {p.labels[-1]: p.value for p in f.points if isinstance(p.value, float)} for f in of.sample()
     }
@@ -89,7 +89,7 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch):
 
 @pytest.mark.root
 def test_in_a_container_the_others_are_those_of_the_container():
-    """The PID namespace is like a container's: process 1 and a worker."""
+    """The PID namespace is like that of a container: process 1 and a worker."""
     script = (
         "from infercanary.probe.samplers.processes import ProcessSampler\n"
         "for f in ProcessSampler().sample(): print(f.name, *(p.labels for p in f.points))\n"

@@ -31,8 +31,6 @@ NOW = 1_000.0
 
 
 class Profiled(Scripted):
-    """A target with scripted profiles."""
-
     profiler: Any = "same_model"
     is_waited_for = False
     error: BaseException | None = None
@@ -63,8 +61,6 @@ class Profiled(Scripted):
 
 
 class Bench:
-    """A steady canary with its profiles."""
-
     def __init__(self, target, pool=None, timeout=5.0, share=0.05):
         self.tally = Tally()
         self.canary = Canary("one", target, self.tally, timeout, 5.0, pool)
@@ -113,7 +109,7 @@ def test_it_waits_until_the_canary_is_steady_and_nobody_waits(why, monkeypatch, 
     ("error", "again"), [(None, True), (ValueError("no"), True), (Unprofiled("no"), False)]
 )
 def test_a_failure_is_logged_once(error, again, caplog):
-    """After a profile one repeat is not timed: with the profiler's memory, memory that a repeat needs was freed."""
+    """After a profile, one repeat is not timed: the profiler's end also frees memory that a repeat needs."""
     caplog.set_level("INFO")
     for is_guest in (False, True):
         target = Profiled(error=error)

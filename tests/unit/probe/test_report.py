@@ -1,4 +1,4 @@
-"""The contract: bucket ladder, encoding as JSON, and refused reports."""
+"""The format of a report: bucket bounds, encoding as JSON, and refused reports."""
 
 import importlib
 import math
@@ -21,7 +21,7 @@ from tests.scenarios import scenarios
 
 
 def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text():
-    """`le` is text, and series of different probes are summed by it. People read 0.0001, 0.0002, … 52.4288."""
+    """`le` is text, and sums over probes group series by it. People read 0.0001, 0.0002, … 52.4288."""
     assert len(LADDER) == 82
     assert LADDER[0] == 50e-6
     assert 60 < LADDER[-1] < 63

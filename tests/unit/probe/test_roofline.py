@@ -52,9 +52,9 @@ LIMITS: dict[str, dict[str, Any]] = {
     },
     "scheduling-bound: 80 % of the time is outside operators": {"rows": [("mm", 2, 190, 1, 1)]},
     "scheduling-bound: 100 % of the time is operator calls": {"rows": [("add", 10, 0, 0.1, 5000)]},
-    # The profile was made without the neighbour that takes the CPU now.
+    # The profile is older than the neighbour that takes the CPU now.
     "scheduling-bound: 70 % of the time is CPU wait": {"off_cpu": (7, 0, 0), "rows": [("mm", 3, 290, 1, 1)]},
-    # The profile was made with pauses of the quota: without them, the product reaches 83 % of the ceiling.
+    # The profile includes pauses of the quota: without them, the product reaches 83 % of the ceiling.
     "scheduling-bound: 71 % of the time is CPU quota": {
         "off_cpu": (7.1, 0, 0), "rows": [("mm", 10, 240, 1, 1)], "throttled": 6,
     },
@@ -67,7 +67,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "compute-bound: 1 % of this container's bandwidth, 79 % of its arithmetic": {
         "rows": [("mm", 8, 790, 2, 1), ("sort", 2, 0, 0, 0)]
     },
-    # Operators without a row are not covered.
+    # The ceiling does not cover operators without a row.
     "unknown: 70 % of the time is covered, 80 % are needed; not covered: small operators, or waits": {
         "rows": [("mm", 7, 690, 1, 1)], "rest": 3,
     },
@@ -81,7 +81,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "unknown: 70 % of the time is covered, 80 % are needed; no profiler": {
         "off_cpu": (0, 7, 0), "ceilings": "no profiler",
     },
-    # On a GPU, the host's operators do not count, and copies are counted by their phase.
+    # On a GPU, the host's operators do not count, and copies count by their phase.
     "compute-bound: 1 % of this container's bandwidth, 70 % of its arithmetic": {
         "off_cpu": (0, 9, 0), "phases": (1, 8.5, 0.5, 2, 0),
         "rows": [

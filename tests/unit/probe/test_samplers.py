@@ -62,7 +62,7 @@ class Guarded:
 
 
 def values(families):
-    """Return name → label values → value; without labels, name → value."""
+    """Return the values by name and labels; without labels, by name."""
     found = tags.values(families)
     return {name: points.get((), points) for name, points in found.items()}
 
@@ -77,7 +77,7 @@ def values(families):
     ],
 )
 def test_a_sampler_that_raises_costs_only_its_own_families(caplog, error, shown, level, text):
-    """Old values with a good health would be worse than no values."""
+    """Old values would be worse than no values, because the health looks good."""
     caplog.set_level(logging.INFO)
     one = Guarded()
     assert one.sample() == (1.0, GOOD)
@@ -116,7 +116,7 @@ def test_a_late_sample_is_collected_the_next_time():
     one.sampler.act = one.hang
     one.sample(0.01)
     one.go_on.set()
-    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # waits for the answer
+    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # wait for the answer
     assert one.sample() == (2.0, GOOD)
     assert one.sampler.asked == 2
     one.comes_back()

@@ -63,8 +63,8 @@ def test_a_plan_has_5_to_50_repeats_and_keeps_the_cap(costs, interval, cap):
     assert sum(n * cost for n, cost in zip(repeats, costs, strict=True)) <= cap * planned * (1 + 1e-9)
 
 
-# With 10 s and 1 %, a budget of 80 ms is 8 repeats of 10 ms, and two canaries share it. 5 repeats of 100 ms take 0.5
-# s.
+# With 10 s and 1 %, a budget of 80 ms is 8 repeats of 10 ms, and two canaries share it. 5 repeats of 100 ms
+# take 0.5 s.
 PLANS = """
 []             | []     | 10.0
 [0.0]          | [50]   | 10.0

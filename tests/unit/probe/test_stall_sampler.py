@@ -19,11 +19,11 @@ def stalled(sampler):
 
 @pytest.mark.parametrize("seconds", [0.8, 2.0])
 def test_a_gap_counts_but_for_a_tick(seconds):
-    """The gap begins early in a tick, so almost a whole tick is not counted: the lowest possible count."""
+    """The gap starts early in a tick, so almost a whole tick does not count: the lowest possible count."""
     sampler = StallSampler()
     try:
         assert stalled(sampler) == 0
-        time.sleep(0.1)  # the sampler's thread sleeps now
+        time.sleep(0.1)  # now the sampler's thread sleeps
         begin = time.monotonic()
         INTERPRETER.usleep(int(seconds * 1e6))
         held = time.monotonic() - begin

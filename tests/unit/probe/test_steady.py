@@ -1,4 +1,4 @@
-"""End of warm-up, on simulated series."""
+"""End of warm-up, on simulated series of latencies."""
 
 import random
 
@@ -34,7 +34,8 @@ def test_noise_about_a_level_becomes_steady(seed, level):
 
 def test_a_slow_settling_that_narrow_windows_take_for_steady_is_not():
     rng = random.Random(2)
-    # With 0.25 % a repeat, two windows of 8 differ by 2 %, which the noise hides; two windows of 24 differ by 6 %.
+    # With 0.25 % a repeat, two windows of 8 differ by 2 %, which the noise hides; two windows of 24 differ by
+    # 6 %.
     latencies = [0.01 * (1 + max(0.0, 0.2 - 0.0025 * k)) * rng.gauss(1, 0.02) for k in range(160)]
     assert (first_steady(latencies) or 160) > 60
 
@@ -54,6 +55,6 @@ def test_neither_a_drift_nor_a_step_is_steady_until_both_windows_lie_behind_it(l
     assert first_steady([*drift, *[drift[-1]] * 2 * WIDEST]) is not None
     slow = [3 * level * rng.uniform(0.99, 1.01) for _ in range(window)]
     found = first_steady(slow + [level * rng.uniform(0.99, 1.01) for _ in range(2 * window)])
-    # From then on the older window has at most a few slow repeats, so its median is the fast level.
+    # From then on, the older window has at most a few slow repeats, so its median is the fast level.
     assert found is not None
     assert found > 2 * window + window // 2 - 1

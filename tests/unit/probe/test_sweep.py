@@ -28,7 +28,8 @@ from infercanary.probe.watcher import Memory
 from tests.scenarios import mistakes, refused, typed
 from tests.targets import Scripted, opened, points
 
-# Schedule, and share of the cap -----------------------------------------------------------------------------------
+# # Schedule, and share of the cap
+# -----------------------------------------------------------------------------------
 
 _SWEEPS = st.lists(st.tuples(st.floats(0.1, 600), st.floats(1, 604_800)), min_size=1, max_size=6)
 
@@ -42,7 +43,8 @@ def test_sweeps_have_half_of_the_cap_at_most_and_are_never_early(sweeps, cap):
     assert sum(seconds / interval for interval, (seconds, _) in pairs) == pytest.approx(kept)
 
 
-# A minute each hour would be 1.7 %, but half of the cap is 0.5 %. If two sweeps do not fit, both are delayed alike.
+# A minute each hour would be 1.7 %, but half of the cap is 0.5 %. If two sweeps do not fit, both are delayed
+# equally.
 CAPPED = """
 []                             | 0.0         | []
 [[10.0, 3600.0]]               | 0.002777778 | [3600.0]
@@ -89,7 +91,7 @@ MISTAKES = """
 
 @pytest.mark.parametrize(("given", "words"), mistakes(MISTAKES))
 def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
-    """In a file, and also in code if the type permits."""
+    """The mistake may be in a file, or in code if the type permits it."""
     with refused(["sweep: ", *words]):
         convert(given, Sweep, "sweep")
     if "batch" not in given:
@@ -154,7 +156,7 @@ def measured(target, batch, concurrency=1, pool=None):
 
 @pytest.mark.parametrize("inferences", [1, 4])
 def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, inferences):
-    """Only requests advance the clock. On a busy machine time would also pass between requests."""
+    """Only requests advance the clock: on a busy machine, real time would also pass between requests."""
     now, takes = [1000.0], itertools.cycle((0.004, 0.004, 0.010))
 
     def request():
@@ -243,7 +245,6 @@ class Swept:
         return self.sweeping.step(time.monotonic())
 
     def whole(self):
-        """Run all points of one sweep."""
         self.step()
         while self.sweeping._left is not None:
             self.step()
@@ -264,7 +265,7 @@ class Swept:
     def close(self):
         assert self.sweeping.close(5.0)
         assert self.canary.close(5.0)
-        # A thread ends by itself soon after it was released.
+        # A released thread ends by itself after a short time.
         until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
 
 
@@ -362,7 +363,7 @@ def test_a_busy_device_puts_the_sweep_off(swept):
 
 
 def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept):
-    """A throughput of such a run would never be judged."""
+    """Nothing would ever judge the throughput of such a run."""
     target = Sized()
     one = swept(target, batches=(1,), seconds=0.2)
     rounds = one.rounds()

@@ -39,8 +39,8 @@ SAMPLES = ("first", "previous", "quiet", "before", "after")
 
 
 def window(row):
-    """Return a run of 0.1 s between two samples: ``metric.label=before>after``, or ``previous:metric=value`` in
-    another sample.
+    """Return a run of 0.1 s between two samples from words ``metric.label=before>after``, or
+    ``previous:metric=value`` for an earlier sample.
 
     Without such a word, nothing happened before the run.
     """
@@ -171,7 +171,7 @@ def test_the_state_of_the_canaries_gives_tags():
 
 @pytest.mark.parametrize("row", [row for row, _ in rows(BY_METRIC)])
 def test_a_metric_that_is_missing_gives_no_tag(row):
-    """A sampler may fail at any time: in all samples, only before the run, or only after it."""
+    """A sampler may fail at any time: in all samples, only before the run, or only after the run."""
     run = window(row)
     for metric in {*run.before, *run.after}:
         without = {
@@ -238,9 +238,9 @@ def test_every_metric_that_a_rule_names_is_some_samplers():
     assert named <= declared
 
 
-# Three repeats of 20, 50 and 30 ms, which without CPU wait are 20, 20 and 30 ms: the median is 10 ms lower, for any
-# mean wait. Then: no total of the kernel's CPU wait; a median run without throttling; a wait of almost nothing of 30
-# ms.
+# Three repeats of 20, 50 and 30 ms, which without CPU wait are 20, 20 and 30 ms: the median is 10 ms lower,
+# for any mean wait. Then: no total of the kernel's CPU wait; a median run without throttling; a wait of
+# almost nothing of 30 ms.
 WAITS = """
 0.0 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | 0.01 | 0.0
 0.1 | [0.0, 0.03, 0.0]         | [0.0, 0.0, 0.0] | []                       | ~    | ~
@@ -254,7 +254,7 @@ WAITS = """
 
 @pytest.mark.parametrize(("throttled", "waits", "crowds", "queued", "waited", "crowded"), typed(WAITS))
 def test_waiting_is_known_where_no_quota_can_have_made_it(throttled, waits, crowds, queued, waited, crowded):
-    """Otherwise a slow model that reaches its quota in each run could never be compared without its neighbours."""
+    """Otherwise, a slow model that reaches its quota in each run could never be compared without its neighbours."""
     run = window(f"throttled=1>{1 + throttled}")
     assert run.waited is None, "a run without repeats has no CPU wait"
     done = run.done._replace(

@@ -39,7 +39,7 @@ class NewcomerTarget:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder whose files count as files of ``targets/``; the registry is restored afterwards."""
-    # imports all files of the package first; otherwise their names would be lost with the restored registry
+    # First import all files of the package; otherwise their names would be lost with the restored registry.
     names()
     package = infercanary.probe.targets
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])

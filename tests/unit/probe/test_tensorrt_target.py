@@ -33,7 +33,7 @@ def test_an_engine_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 HEAD = b"ftrt" + bytes(20) + bytes((10, 3, 0, 26))
-# Another kind of file; a layout with an unknown place of the version; an incomplete head.
+# Another kind of file; a layout with an unknown place of the version; an incomplete header
 OTHERS = (b"ptrt" + HEAD[4:], HEAD[:4] + b"\1" + HEAD[5:], HEAD[:-1], b"")
 
 

@@ -1,4 +1,4 @@
-"""Inputs matched to an engine's declarations and drawn; outputs as numbers."""
+"""Inputs that are matched to an engine's declarations and drawn; outputs as numbers."""
 
 import dataclasses
 import math
@@ -31,8 +31,8 @@ def given(inputs, slots):
     return matched(specs(inputs), [SLOTS[name] for name in slots.split()])
 
 
-# Inputs in the engine's order or by name | slots of the engine | drawn tensor of each slot. The engine gives what an
-# input leaves out.
+# Inputs in the engine's order or by name | slots of the engine | drawn tensor of each slot. The engine
+# supplies everything that an input omits.
 MATCHED = """
 [{shape: [2, 3, 8, 8]}, {high: 7}]              | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
 {mask: {high: 7}, image: {shape: [2, 3, 8, 8]}} | image mask    | [2, 3, 8, 8] float32 2, [1, 4] int64 7
@@ -98,7 +98,7 @@ class Fields:
 
 
 class Output(dict[str, Any]):
-    """Output in the form of Hugging Face."""
+    """An output in the form of Hugging Face."""
 
 
 def tensor(*numbers, dtype="float32", **options):

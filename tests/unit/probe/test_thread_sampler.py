@@ -1,4 +1,4 @@
-"""The sampler of the host process's threads and of canaries', with this process and with simulated threads."""
+"""The sampler of the threads of host process and canaries, with this process and with simulated threads."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
 
 
 def sampled(sampler):
-    """Return the name without its prefix → value; labels follow after spaces, except "" and "process"."""
+    """Return the values by name without prefix; labels follow after spaces, except "" and "process"."""
     found = {}
     for family in sampler.sample():
         for point in family.points:
@@ -77,7 +77,7 @@ def beside_three_pinned_threads():
 
     def pin():
         os.sched_setaffinity(threading.get_native_id(), {next(cpus)})
-        time.sleep(0.001)  # when it wakes up, it is on a permitted CPU
+        time.sleep(0.001)  # after it wakes up, it is on a permitted CPU
 
     with waiting(3, pin):
         found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
@@ -96,8 +96,8 @@ def test_pinned_threads_are_counted_and_those_off_the_gpus_node():
     assert everywhere["off_node_threads"] == 0
 
 
-# CPUs by the cgroup | computing threads | granted CPUs | threads for each CPU. A single thread may be throttled, but
-# waits for no other. Of 1000 CPUs, the affinity mask is the limit.
+# CPUs by the cgroup | computing threads | granted CPUs | threads for each CPU. A single thread may be
+# throttled, but waits for no other. Of 1000 CPUs, the affinity mask is the limit.
 GRANTED = f"""
 ~    | ~                | {len(CPUS)} | ~
 0.5  | 4                | 0.5         | 4.0
@@ -181,7 +181,7 @@ def moved(sampler):
 
 def test_counters_keep_the_share_of_threads_that_ended(simulated, monkeypatch):
     sampler = ThreadSampler()
-    # In the last step, the second id is reused by a thread with two migrations.
+    # In the last step, a thread with two migrations reuses the second id.
     for threads, moves in {"1 10, 2 5": 15, "1 12, 2 9": 21, "1 12": 21, "1 13, 2 2": 24}.items():
         live(simulated, threads)
         assert moved(sampler) == moves
@@ -189,14 +189,14 @@ def test_counters_keep_the_share_of_threads_that_ended(simulated, monkeypatch):
     def exhausted(_path, _flags):
         raise OSError(24, "Too many open files")
 
-    with monkeypatch.context() as patch:  # without free descriptors a host still lists its threads
+    with monkeypatch.context() as patch:  # without free descriptors, a host still lists its threads
         patch.setattr(os, "open", exhausted)
         assert moved(sampler) == 24
     assert moved(sampler) == 24, "nothing is counted twice"
 
 
 def test_a_sample_reads_some_of_many_threads_and_later_ones_the_others(simulated, monkeypatch):
-    """No count is lost, but some are late; new threads come first."""
+    """No count is lost, but some counts are late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler()
     for threads, moves in (
@@ -251,7 +251,7 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(monkeypatch):
     monkeypatch.setattr("infercanary.probe.samplers.threads._read", lambda path: b"")
     untold = thread_usage()
     assert (untold - total)[1] is (total + untold)[4] is untold.migrations is None
-    # The wait for others is the CPU wait minus the computation of the own other threads.
+    # The wait for others is the CPU wait minus the CPU time of the process's other threads.
     for queued, waited in {0.5: 0.2, 0.2: 0.0, None: None}.items():
         usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=queued, process_cpu_seconds=0.7)
         assert usage.waited == pytest.approx(waited)
@@ -279,8 +279,8 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu, monkeypatch):
 NODES = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
 
 
-# Allowed CPUs, last CPU and GPUs of a canary | whether nodes are known | number of allowed CPUs, and 1 if off its
-# node.
+# Allowed CPUs, last CPU and GPUs of a canary | True if nodes are known | number of allowed CPUs, and 1 if off
+# its node
 PLACES = """
 0     0 ? nodes   1 0
 0,5   5 ? nodes   2 1
@@ -379,7 +379,7 @@ def test_a_probe_reports_them():
     assert report is not None
     found = values(report.families)
     assert found["infercanary_allowed_cpus"] == {("process", ""): len(CPUS), ("canary", "a"): len(CPUS)}
-    # The values of the process come from a sampler, and those of the canary from its runs.
+    # The sampler reports the values of the process, and the canary's runs report the values of the canary.
     for name in ("cpu_seconds", "context_switches", "run_queue_seconds", "migrations"):
         scopes = {labels[:2] for labels in found.get(f"infercanary_{name}_total", {})}
         assert not scopes or {("process", ""), ("canary", "a")} <= scopes, name

@@ -1,4 +1,4 @@
-"""The clocks. CUDA's clock is tested with a simulated device, whose stream runs later than the host enqueues."""
+"""The clocks. The test of CUDA's clock simulates a device, whose stream runs later than the host enqueues."""
 
 import time
 from contextlib import contextmanager
@@ -110,7 +110,10 @@ def line(monkeypatch):
 
 
 def inference(line, before=0, gap=0, launch=10_000, times=1):
-    """Return 2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; ``before``, ``gap``: other work."""
+    """Simulate an inference: 2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns.
+
+    ``before`` and ``gap`` are other work.
+    """
 
     def run(phase):
         line.enqueue(before)
@@ -124,9 +127,9 @@ def inference(line, before=0, gap=0, launch=10_000, times=1):
     return run
 
 
-# Other work | inferences in a repeat | seconds of launches | seconds of other work on the stream | seconds in all.
-# Three launches take 10 µs each, and recording each of six events takes 1 µs. Phases of the device begin at its first
-# work. A phase that is entered again is counted again, and timed per inference.
+# Other work | inferences in a repeat | seconds of launches | seconds of other work on the stream | seconds in
+# all. Three launches take 10 µs each, and recording each of six events takes 1 µs. The device's phases start
+# at its first work. A phase that is entered again is counted again, and timed per inference.
 TIMELINES = """
 {}                   | 1 | 36.0e-6 | 15.0e-6 | 10.0e-3
 {before: 30_000_000} | 1 | 36.0e-6 | 30.0e-3 | 40.0e-3

@@ -110,7 +110,7 @@ def test_events_of_a_real_gpu_are_read():
 
 
 def test_kernels_are_asked_for(monkeypatch):
-    """With a GPU, the real torch must record kernels. Its default would record only launches."""
+    """With a GPU, the real torch must record kernels; its default records only launches."""
     real = pytest.importorskip("torch")
     activities = real.profiler.ProfilerActivity
     both = {activities.CPU, activities.CUDA}
@@ -120,8 +120,8 @@ def test_kernels_are_asked_for(monkeypatch):
     assert found == [both, {activities.CPU}]
 
 
-# Device, inferences in a repeat, events; then state, microseconds outside of operators, and rows: operator, name,
-# device, calls and microseconds of an inference, shapes.
+# Device, inferences in a repeat, events; then state, microseconds outside of operators, and rows: operator,
+# name, device, calls and microseconds of an inference, shapes.
 PROFILES = {
     "what an operator called, named by what took most; another thread's are not the canary's": """
         cpu 1

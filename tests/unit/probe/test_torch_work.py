@@ -1,4 +1,4 @@
-"""Work of torch's operators: the real profiler, compared with the definition of each operator."""
+"""Counted work of torch's operators: the real profiler, compared with the definition of each operator."""
 
 import pytest
 

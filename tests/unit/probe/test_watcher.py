@@ -79,7 +79,7 @@ def container(tmp_path, monkeypatch):
 
 @pytest.fixture
 def anew(monkeypatch):
-    """Messages that each new process would get."""
+    """Return the messages that each new process would get."""
     found = []
     monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
     return found
@@ -115,7 +115,7 @@ def test_a_line_says_place_need_room_whose_and_fix(container):
 
 
 def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
-    """There is no driver here, so no process has a context."""
+    """Without a driver here, no process has a context."""
     left = CONTEXT + CONTROLS + 2 * MIB
     used = {1: (80 * GIB - int(0.02 * 80 * GIB) - left, 80 * GIB)}
     monkeypatch.setattr(memory, "device_memory", lambda number: used.get(number))
@@ -145,7 +145,7 @@ def test_the_probe_answers_its_targets():
 def test_work_without_memory_waits_longer_each_time_and_then_continues(
     container, monkeypatch, caplog, is_opening
 ):
-    """A canary that must be opened, or rounds of an open canary, which begin with shorter waits."""
+    """Two kinds of work: a canary that must open, or rounds of an open canary, which start with shorter waits."""
     target, tally, now = (
         Scripted(needs=[Need("inputs[0]", 200 * MIB, "[9] int8", "give less")]),
         Tally(),
@@ -212,7 +212,7 @@ def test_a_points_device_memory_is_estimated_by_the_point_before(container, monk
 
 
 def test_memory_that_a_round_needs(container):
-    """32 MiB, or the memory that the last run used at its peak and then freed."""
+    """A round needs 32 MiB, or the memory that the last run used at its peak and then freed."""
     for limit, reserve, left, needs in (
         (128, None, 48, 32), (1000, 0, 32, 32), (1000, 16 * MIB, 48, 32), (1000, None, 144, 80),
     ):  # fmt: skip
@@ -291,7 +291,7 @@ def test_memory_use_by_others_closes_the_largest_at_the_last_64_mib(container, a
 def test_it_is_looked_as_often_as_little_is_left(container):
     found = container.memory()
     found.open("a", lambda: None)
-    # first for open canaries, then for a canary that is being opened
+    # first for open canaries, then for a canary that is opening
     for pauses in ([0.1, 0.39, 1.0], [0.01, 0.0381, 0.1]):
         for used, pause in zip((936, 780, 100), pauses, strict=True):
             container.set(100, used)
@@ -345,7 +345,7 @@ def test_ended_work_waits_an_hour(container, anew, monkeypatch):
 
 @pytest.mark.parametrize(("late", "stopped"), [(False, False), (True, False), (False, True)])
 def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped):
-    """Also when the probe was stopped. A late interruption must not reach the thread's next work."""
+    """The probe may have stopped meanwhile. A late interruption must not reach the thread's next work."""
     found = container.memory(is_guest=True)
     found._thread = None
 
@@ -371,7 +371,7 @@ def test_in_a_servers_process_an_opening_is_interrupted(container, late, stopped
 
 @pytest.mark.parametrize("blocks", ["open", "run", "close"])
 def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, blocks):
-    """The canary may be in a run, or be closed at any moment. A closed engine can crash the server's process."""
+    """The canary may be in a run, or close at any moment. A closed engine can crash the server's process."""
     target, found = Scripted(), container.memory()
     canary = Canary("a", target, Tally(), 0.3, 300, memory=found)
     target.blocks = "open" if blocks == "open" else ""
@@ -379,7 +379,7 @@ def test_a_canary_is_closed_once_for_memory_and_never_beside_its_run(container, 
     target.blocks = blocks
     if blocks == "open":
         target.goes_on.set()
-        until(lambda: "a" in found._sizes)  # it has just opened, and the result was not read yet
+        until(lambda: "a" in found._sizes)  # it has just opened, and nobody has read the result
     if blocks == "run":
         done = canary.round(5)
         assert done is not None

@@ -248,7 +248,7 @@ X-Tenant      | sk-1234567890        | no key sk-12
 
 @pytest.mark.parametrize(("name", "value", "shown"), scenarios(SECRETS))
 def test_a_secret_that_a_server_repeats_is_hidden(name, value, shown):
-    """The secret is hidden before the text is cut. Otherwise its first half would be shown."""
+    """The target hides the secret before it cuts the text. Otherwise the first half of the secret would be visible."""
     assert server("http://h", **{name: value}).excerpt(b"no key sk-1234567890", 12).startswith(shown)
 
 

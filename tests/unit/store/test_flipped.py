@@ -1,4 +1,4 @@
-"""A damaged row affects only itself: it is left out and counted, and rows beside it are read."""
+"""A damaged row affects only itself: the store omits and counts it, and reads the rows beside it."""
 
 import random
 import shutil
@@ -99,7 +99,7 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(statement, l
 
 
 def test_a_file_or_its_log_that_was_removed_is_an_error_and_the_next_write_begins_anew(path):
-    """When the store is closed, it writes the log's content into the file."""
+    """A store that closes writes the log's content into the file."""
     copy = path.with_name("copy")  # copied like the files after a crash
     with closing(open_store(path)) as store:
         assert store.take(generation(container="new"), RUNS[:15]) == 15

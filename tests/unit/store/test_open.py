@@ -1,4 +1,4 @@
-"""Location of a store, and accepted files: another program's file is not changed, a file of 0.1.0 is renamed."""
+"""Location of a store, and accepted files: another program's file stays unchanged, a file of 0.1.0 is renamed."""
 
 import gzip
 import re
@@ -49,7 +49,7 @@ def test_a_file_has_its_schema_and_the_programs_id(tmp_path):
             assert store.fleet is None
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("SELECT * FROM infercanary_schema").fetchall() == [(schema.SCHEMA,)]
-        assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12"  # the application id, which `file` can show
+        assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12"  # application id, which `file` reports
         assert {*tmp_path.iterdir()} == {path, Path(f"{path}-lock")}
 
 

@@ -146,7 +146,7 @@ def test_one_that_slept_writes_nothing(has_same_name, server):
         partial(slept.put_finding, SEARCH, "c", T, b"late", b""),
         partial(server.stores[0].save, SEARCH, "c", "verdict", T, b"late"),
     ):
-        slept.held[SEARCH] = 1  # as if this process did not know
+        slept.held[SEARCH] = 1  # simulates a process that does not know
         with pytest.raises(LeaseLost, match="search: the lease has ended"):
             write()
         assert SEARCH not in slept.held
