@@ -12,7 +12,7 @@ _SLICE_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """The user or another process ended the command by a signal."""
+    """A signal ended the command."""
 
 
 class Interruption:

@@ -143,7 +143,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     ):
         text = f"`{invalid[1]}` is none of {', '.join(choices)}"
     elif path.startswith("key` in"):
-        text = f"{text} as a key; put it in quotes"
+        text = f"{text} as a key; put the key in quotes"
     text = text.replace(" | null`", "`")  # the user gave a value, so "or null" would not help
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
@@ -159,11 +159,11 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
 
 
 _FORMS = {
-    "expected a number, got text": "; leave its unit out: 10 for 10 s, 0.05 for 5 %",
+    "expected a number, got text": "; leave the unit out: 10 for 10 s, 0.05 for 5 %",
     "expected a number < 1.0": "; 0.03 is 3 %",
     "expected a mapping, got a list": "; leave the `-` out, and write `name: value`",
-    "expected a list, got text": "; write it in brackets, as in [a, b]",
-    "expected a list, got a whole number": "; write it in brackets, as in [1, 2]",
+    "expected a list, got text": "; write the list in brackets, as in [a, b]",
+    "expected a list, got a whole number": "; write the list in brackets, as in [1, 2]",
 }
 
 _READABLE = {

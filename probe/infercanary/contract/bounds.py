@@ -22,7 +22,7 @@ MOST_COUNT: Final = 2**53
 MOST_AMOUNT: Final = 1e18
 """Largest number of bytes, hertz, joules, or segments a second."""
 
-# msgspec checks these bounds while it decodes; it also refuses NaN.
+# msgspec checks these bounds during decoding, and also refuses NaN.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
 Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by years
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]

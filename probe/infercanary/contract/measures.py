@@ -38,7 +38,7 @@ class Measure:
 
 
 SPREAD: Final = Measure("spread", "run-to-run spread", "")
-"""Mean difference between consecutive runs, divided by the latency. The judge computes it from many runs."""
+"""Mean difference between consecutive runs, divided by the latency. The judge computes this measure from many runs."""
 
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {

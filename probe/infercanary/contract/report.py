@@ -193,7 +193,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 OUTPUT_TOLERANCE = 0.01
-"""Relative error above which an output counts as changed. It is above the rounding differences between libraries in
+"""Relative error above which an output counts as changed: above the rounding differences between libraries in
 float32 (about 1e-6) and bfloat16 (about 4e-3), and far below the effect of other weights or inputs.
 """
 

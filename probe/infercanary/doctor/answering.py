@@ -16,7 +16,7 @@ def main() -> None:
     """Receive the machine and then checks, and send answers. ``sys.argv[1]`` is the connection's file descriptor."""
     connection = Connection(int(sys.argv[1]))
     machine = connection.recv()
-    checks()  # import all modules now, because the deadline of a check excludes imports
+    checks()  # import all modules now, because a check's deadline does not cover imports
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # hide messages of libraries
     connection.send("ready")
     with suppress(EOFError):

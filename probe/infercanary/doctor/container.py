@@ -90,7 +90,7 @@ def _perf(machine: Machine) -> Ability:
             level, f"hardware counters do not work ({os.strerror(error)}), as on most virtual machines"
         )
     why, fix = _PERF_REFUSALS[error]
-    return refused(f"{why}; profilers such as perf need them, the probe does not", fix, level)
+    return refused(f"{why}; profilers such as perf need hardware counters, the probe does not", fix, level)
 
 
 def _perf_error() -> int:
@@ -121,7 +121,7 @@ def _memory_peak(machine: Machine) -> Ability:
 @check("container", "who ends first")
 def _ends_first(machine: Machine) -> Ability:
     if os.access(machine.proc / "self/oom_score_adj", os.W_OK):
-        return ok("a probe can raise its oom_score_adj, so that the kernel kills it before the server")
+        return ok("a probe can raise its oom_score_adj, so that the kernel kills the probe before the server")
     return limited(
         "",
         "a probe cannot raise its oom_score_adj: if memory runs out, the kernel may kill the server first",

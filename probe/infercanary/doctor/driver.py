@@ -57,8 +57,8 @@ def _device_files(machine: Machine) -> Ability:
     closed = [name for name in names if name not in missing and not _may_open(machine.devices / name)]
     if closed:
         return refused(
-            f"uid {os.geteuid()} cannot open {', '.join(closed)}: the file's mode forbids it, or the container lost "
-            "access, for example after `systemctl daemon-reload` on the host",
+            f"uid {os.geteuid()} cannot open {', '.join(closed)}: the file's mode forbids access, or the container "
+            "lost access, for example after `systemctl daemon-reload` on the host",
             f"recreate the container; {_TOOLKIT}",
         )
     if missing:

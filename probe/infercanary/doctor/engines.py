@@ -34,7 +34,7 @@ def _fitting(engine: str, built: str, found: str) -> Ability:
 
 @check("engines", "torch", seconds=_IMPORT_SECONDS)
 def _torch(machine: Machine) -> Ability:
-    torch = _imported("torch", f"targets `torch` and `matmul` need it ({advice('torch')})")
+    torch = _imported("torch", f"targets `torch` and `matmul` need torch ({advice('torch')})")
     built = torch.version.cuda or ""
     engine = f"torch {torch.__version__}"
     found = f"{engine}, {f'CUDA {built}' if built else 'without CUDA'}"
@@ -49,7 +49,7 @@ def _compile(machine: Machine) -> Ability:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return limited(
-            "", "no C compiler; torch.compile needs one", "install gcc, or do not use mode: compile"
+            "", "no C compiler, which torch.compile needs", "install gcc, or do not use mode: compile"
         )
     if find_spec("triton") is None:
         return limited(compiler, "no Triton: mode `compile` works on `cpu` only", "install triton for CUDA")
@@ -59,7 +59,7 @@ def _compile(machine: Machine) -> Ability:
 @check("engines", "onnxruntime", seconds=_IMPORT_SECONDS)
 def _onnxruntime(machine: Machine) -> Ability:
     onnxruntime = _imported(
-        "onnxruntime", f"the target `onnx` needs it ({advice('onnx')}, or onnxruntime-gpu)"
+        "onnxruntime", f"the target `onnx` needs ONNX Runtime ({advice('onnx')}, or onnxruntime-gpu)"
     )
     engine = f"onnxruntime {onnxruntime.__version__}"
     providers = onnxruntime.get_available_providers()
@@ -69,6 +69,6 @@ def _onnxruntime(machine: Machine) -> Ability:
 
 @check("engines", "tensorrt", seconds=_IMPORT_SECONDS)
 def _tensorrt(machine: Machine) -> Ability:
-    version = _imported("tensorrt", "the target `tensorrt` needs it").__version__
+    version = _imported("tensorrt", "the target `tensorrt` needs TensorRT").__version__
     engine = f"tensorrt {version}"
     return _fitting(engine, wheel_cuda("tensorrt", version), engine)

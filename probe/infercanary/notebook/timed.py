@@ -88,9 +88,7 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
         return TorchTarget(model, inputs, device=device or own)
     is_target = hasattr(model, "open") and hasattr(model, "values")
     if inspect.isclass(model) or not (is_target or callable(model)):
-        raise UsageError(
-            f"model: `{type(model).__name__}` is not a model, function or target; give one of these"
-        )
+        raise UsageError(f"model: `{type(model).__name__}` is not a model, function or target")
     if is_target:
         target: Target = model
         return target

@@ -32,9 +32,9 @@ class Background:
         self.next_at = 0.0
         """Monotonic time from which the work may begin or continue."""
         self.measures: dict[str, float] = {}
-        """Measures (name → value) for the next run; the reader removes them."""
+        """Measures (name → value) that the next run takes over."""
         self.profile: Profile | None = None
-        """Profile for the next run; the reader removes it."""
+        """Profile that the next run takes over."""
         self._canary = canary
         self._work = work
         self._worker = Worker(f"infercanary-{canary.name}-{work}")

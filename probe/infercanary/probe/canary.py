@@ -34,7 +34,7 @@ log = logging.getLogger("infercanary.probe")
 
 # Shortest and longest pause in seconds. The pause grows with each failure in a row.
 _REOPEN_SECONDS = 60.0, 3600.0
-_PUT_OFF_SECONDS = 5.0, 600.0  # pause after postponed runs: short, because they take no memory
+_PUT_OFF_SECONDS = 5.0, 600.0  # short pause after postponed runs, because such runs take no memory
 _PAUSES: Mapping[str, tuple[float, float]] = {
     "out_of_memory": (60.0, 600.0),  # long pause, because each attempt takes memory
     "rate_limited": (1.0, 60.0),
@@ -87,7 +87,9 @@ class Canary(TimedTarget):
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
         self._unfit = ""  # reason why the engine's libraries do not fit, if the target gives no reason
         self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
-        self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
+        self._unsteady: deque[float] | None = deque(
+            maxlen=8 * WINDOW
+        )  # wall seconds of each warm-up repeat; None once the canary is steady
         self._reference: list[float] | None = None
         self._to_close: Ended | None = None  # set while a hanging run delays closing
         # failed result that belongs to no run, for the next call of failed()
@@ -282,7 +284,9 @@ class Canary(TimedTarget):
             return result._replace(output_error=relative_error(result.values, self._reference))
         if not result.values:
             if self.output is None:
-                log.warning("canary %s: output not checked: the target reads no numbers from it", self.name)
+                log.warning(
+                    "canary %s: output not checked: the target reads no numbers from the output", self.name
+                )
             self.output = ()
         elif self.state == "steady":
             self._reference, self.output = list(result.values), fingerprint(result.values)

@@ -37,12 +37,12 @@ ELIGIBLE = Metric(
     "gauge",
     "Share of the last 100 runs that were ok, steady and without any tag.",
     ("canary",),
-    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what slows the runs.",
+    reading="Near 1 is healthy. For a lower share, `infercanary_tagged_runs_total` shows what slows the runs.",
 )
 STATE = Metric(
     "infercanary_canary_state",
     "gauge",
-    "1 for the canary's current state, 0 for the others.",
+    "1 for the canary's current state, 0 for all other states.",
     ("canary", "state"),
     reading="`failing` and `out_of_memory` are alerts. If `warming` lasts, latencies do not settle. If `opening` "
     "lasts, the load is slow or hangs.",
@@ -67,7 +67,7 @@ IQR = Metric(
     "gauge",
     "Interquartile range of the wall times of the last run's repeats.",
     ("canary",),
-    reading="Divide it by the median. A rise means contention: throttling, the garbage collector, or other work "
+    reading="Divide the range by the median. A rise means contention: throttling, the garbage collector, or other work "
     "on the "
     "GPU.",
 )
@@ -105,7 +105,7 @@ DETAIL = Metric(
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",
     "gauge",
-    "1 if the canary should run on CUDA and its engine cannot, else 0, by reason.",
+    "1 if the canary should run on CUDA but its engine cannot use CUDA, else 0; by reason.",
     ("canary", "reason"),
     reading="1 is an alert. The reason names the fix, and `infercanary_canary_failure_info` has the message.",
 )

@@ -1,4 +1,4 @@
-"""Contention of a canary: CPU wait caused by others in its container or on the host, and other reasons for sleep."""
+"""Contention of a canary: CPU wait caused by processes in its container or on the host, and other reasons for sleep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Inside(NamedTuple):
 
     @property
     def cores(self) -> float:
-        """Average number of cores that others used."""
+        """Average number of cores that other threads and processes used."""
         return self.cpu_seconds / self.wall_seconds
 
     def share(self, away: float) -> float:
@@ -43,7 +43,7 @@ class Inside(NamedTuple):
 
 
 class ContainerLoad:
-    """Counts the CPU time of others in the container, from the creation of this object.
+    """Counts the CPU time of all other threads and processes in the container, from the creation of this object.
 
     Args:
         container: CPU time of everything in the container.
@@ -54,7 +54,7 @@ class ContainerLoad:
         self._began, self._process, self._all = perf_counter(), process_time(), container.seconds()
 
     def since(self, usage: ThreadUsage) -> Inside | None:
-        """Return the CPU time of others since the creation; None if the container's CPU time is unknown.
+        """Return the CPU time of others in the container since the creation; None if unknown.
 
         Args:
             usage: Use of the canary's own thread over the same time.

@@ -180,7 +180,7 @@ def one_line(error: BaseException) -> str:
     try:
         text = str(error).strip()
     except BaseException as broken:
-        text = f"(its text cannot be read: {type(broken).__name__})"
+        text = f"(the error's text cannot be read: {type(broken).__name__})"
     first = printable(text.partition("\n")[0], 200, " ")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

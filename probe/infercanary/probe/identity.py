@@ -38,7 +38,7 @@ def components(canary: str, target: Target, sweep: object = None) -> dict[str, s
         try:
             values[of_canary(component, canary)] = identify(target, sweep)
         except Exception as error:  # an error in a model's own code must not stop the canary
-            log.info("canary %s: its %s cannot be identified: %s", canary, component, one_line(error))
+            log.info("canary %s: the %s cannot be identified: %s", canary, component, one_line(error))
     return {component: value for component, value in values.items() if value}
 
 

@@ -185,7 +185,7 @@ class Probe:
             self._controls.interrupt()
         thread.join(_CLOSE_SECONDS + 1)
         if thread.is_alive():
-            log.warning("the probe did not stop in time; its thread ends with the process")
+            log.warning("the probe did not stop in time; the thread ends with the process")
 
     def __enter__(self) -> Probe:
         self.start()

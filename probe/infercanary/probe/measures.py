@@ -35,7 +35,7 @@ MEMORY = Metric(
 RATE = Metric(
     "infercanary_run_samples_per_second",
     "gauge",
-    "Samples of the last run's requests, divided by the wall time of its repeats.",
+    "Samples of the last run's requests, divided by the wall time of the repeats.",
     ("canary",),
     reading="With one request at a time, this rate follows the latency. For the rate under load, see "
     "`infercanary_sweep_samples_per_second`.",
@@ -43,7 +43,7 @@ RATE = Metric(
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
-    "Energy of the GPU for one inference of the last run, including work of others; missing for runs below 2 s.",
+    "Energy of the GPU for one inference of the last run, including other users' work; missing for runs below 2 s.",
     ("canary",),
     reading="A rise with an image: more work, or a less efficient kernel. A rise on all containers of a GPU: a "
     "neighbour.",
@@ -57,7 +57,7 @@ SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     DEVICE_MEMORY: (MEMORY, PLACES[1:]),
     ENERGY: (JOULES, ()),
 }
-"""Measure → its gauge, and the labels that follow the label ``canary``."""
+"""Measure → gauge, and the labels that follow the label ``canary``."""
 _PROC = Path("/proc/self")
 # Resets the peak to the resident memory without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
 _RESET_PEAK = b"5"

@@ -192,7 +192,7 @@ def _warnings(points: Values, runs: Mapping[str, Run]) -> Iterator[Fact]:
     for (name, reason), on in points[canary_metrics.CUDA_MISSING.name].items():
         if on:
             has_run = name in runs and runs[name].latencies
-            ran = ". It ran on the CPU instead (cpu_fallback)" if has_run else ""
+            ran = ". The canary ran on the CPU instead (cpu_fallback)" if has_run else ""
             why = _CUDA_MISSING.get(reason, reason)
-            yield Fact(name, f"the canary should run on CUDA, but its engine {why}{ran}")
+            yield Fact(name, f"the canary should run on CUDA, but the engine {why}{ran}")
     yield from (Fact(name, matmul.ADVICE) for (name,), on in points[matmul.UNUSED.name].items() if on)

@@ -36,7 +36,7 @@ CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
     "CPU time of the probe itself (loop, samplers and server), without the canaries' own work.",
-    reading="`rate(…[5m])` is a small fraction of a core. If it rises, a sampler became expensive.",
+    reading="`rate(…[5m])` is a small fraction of a core. A rise means that a sampler became expensive.",
 )
 
 _RING_RUNS = 2048

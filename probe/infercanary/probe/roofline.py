@@ -33,7 +33,7 @@ _CAUSES = {
 }
 """Reason of ``OFF_CPU`` or phase → cause of the limit."""
 CAUSES_OF_IO = {"disk reads", "copies to the device", "copies from the device"}
-"""Causes of the limit ``io``; all others are causes of ``scheduling``."""
+"""Causes of the limit ``io``. All other causes belong to ``scheduling``."""
 _COPIES = "Memcpy HtoD", "Memcpy DtoH"  # kernels that run in the phases h2d and d2h
 
 

@@ -42,7 +42,7 @@ RATE = Metric(
     "gauge",
     "Samples per second in the last sweep, of all concurrent requests together.",
     _POINT,
-    reading="Judged as measure `throughput@BATCHxCONCURRENCY`. If it falls as concurrency grows, threads compete.",
+    reading="Judged as measure `throughput@BATCHxCONCURRENCY`. A fall with concurrency means that threads compete.",
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",

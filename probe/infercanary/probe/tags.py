@@ -40,7 +40,7 @@ class Sample(dict[str, Points]):
     """The plain numbers of one sample: metric → its points."""
 
     began: float | None = None
-    """Start of the sample (monotonic). None if a sampler was late, because its values may then be older."""
+    """Start of the sample (monotonic). None if a sampler was late, because the values may then be older."""
     ended = 0.0
 
 

@@ -289,8 +289,8 @@ class TimedTarget:
             if isinstance(result, Coroutine):
                 result.close()  # prevents Python's warning about a coroutine that was never awaited
             raise UsageError(
-                f"the result is {kind}, which is not computed yet; give a function that completes it and returns "
-                "the output"
+                f"the result is {kind}, which is not computed yet; give a function that waits for the result and "
+                "returns the output"
             )
         phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
         self._phase_names.update(phases)

@@ -12,7 +12,7 @@ from infercanary.contract.text import all_printable
 from infercanary.render.document import Document
 
 VERSION = 1
-"""Version of the JSON output. Raise it if a field is removed or changes its meaning, but not for a new field."""
+"""Version of the JSON output. A removed field or a changed meaning needs a new version; a new field does not."""
 
 _WORST_FIRST = (1, 3, 0)  # exit codes: regressed, inconclusive, fine
 

@@ -261,11 +261,11 @@ target.close()
 # missing
 REFUSALS = r"""
 tensorrt | {"version": [8, 6, 1, 6], "says": ["Error Code 1: Serialization (Version tag does not match)"]} | {} | |\
- ^engine: .* built by TensorRT 8\.6\.1\.6; this is 10\.3\.0\.26; | version_mismatch
+ ^engine: .* built by TensorRT 8\.6\.1\.6, but 10\.3\.0\.26 is installed; | version_mismatch
 tensorrt | {"says": ["an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."]} | {} | |\
- compute 8\.6; this is 9\.0 |
+ compute 8\.6; this GPU has 9\.0 |
 tensorrt | junk | {} | | readable by TensorRT 10\.3\.0\.26 \(Magic tag |
-tensorrt | {} | {"profile": 1} | | ^profile: .* no profile 1; its last is 0 |
+tensorrt | {} | {"profile": 1} | | ^profile: .* no profile 1; its last profile is 0 |
 tensorrt | {"full": true} | {} | | execution context: OutOfMemory: 99 bytes |
 tensorrt | DYNAMIC | {"inputs": [{"shape": [9, 1024]}]} | | ^inputs\[0\]\.shape: .* \[9, 1024\] |
 tensorrt | {} | {"inputs": [{"shape": [3, 1024]}]} | | ^inputs\[0\]\.shape: |
@@ -546,7 +546,10 @@ canary.close(30)
 @needs_cc
 def test_an_engines_execution_context_is_asked_for(nvml, run):
     found = run("tensorrt", ROOM + CONTEXT, json.dumps({"device_memory": 9 << 30}), folder=nvml(70 << 30))
-    assert "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others" in found["why"]
+    assert (
+        "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others"
+        in found["why"]
+    )
     assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"]
     assert found["alive"] == {}
 

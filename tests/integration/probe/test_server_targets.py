@@ -231,7 +231,7 @@ null | [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}] | inputs[0].shape: 
 [{"dtype": "float32"}] | [X] | inputs[0].dtype: `x` needs one of BYTES, BOOL
 [{}] | [{"name": "x", "datatype": "FP7", "shape": [4]}] | inputs[0].dtype: `x` needs one of
 [{}] | [{"name": "x", "datatype": "BYTES", "shape": [4]}] | inputs[0]: text cannot be drawn
-[{"name": "z"}] | [X] | inputs[0].name: `z` is no input of the model; it has x
+[{"name": "z"}] | [X] | inputs[0].name: `z` is no input of the model, which has x
 [{}, {}] | [X] | inputs[1].name: `` is no input
 [{"name": "x", "shape": [2]}] | null | inputs[0].dtype: `x` needs one of
 [{"data": [1, 2, 3]}] | [X] | inputs[0].data: 3 values

@@ -76,7 +76,10 @@ def test_an_empty_file_is_all_defaults(file):
         ('maybe: {size: 1, "x\\e[2J": 1}', ": maybe: unknown key `x?[2J`; known keys: size, names"),
         ("parts: {a.b: {size: x}}", ": parts.a.b.size: expected a whole number, got text"),
         ("nested: {a.b: {c: {size: x}}}", ": nested.a.b[...].size: expected a whole number, got text"),
-        ("parts: {3: {size: 1}}", ": parts: expected text, got a whole number as a key; put it in quotes"),
+        (
+            "parts: {3: {size: 1}}",
+            ": parts: expected text, got a whole number as a key; put the key in quotes",
+        ),
         ("share: 0", ": share: expected a number > 0.0"),
         ("share: .NaN", ":1:8: `.NaN` is not a finite number; use a finite number"),
         ("free: {a: [1.0, .inf]}", ":1:17: `.inf` is not a finite number; use a finite number"),

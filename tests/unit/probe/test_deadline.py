@@ -127,7 +127,7 @@ LINES = [
     (ValueError("first\nsecond"), "ValueError: first"),
     (ValueError(), "ValueError"),
     (ValueError("a\x00b\udc80c"), "ValueError: a b c"),
-    (Broken(), "Broken: (its text cannot be read: RuntimeError)"),
+    (Broken(), "Broken: (the error's text cannot be read: RuntimeError)"),
     (ValueError("x" * 10_000), "ValueError: " + "x" * 188),
 ]
 

@@ -124,7 +124,7 @@ def test_every_tag_every_state_and_what_is_unknown_has_its_words():
     assert re.search(r"canary c: steady\n\n  no run +the canary was not open in time", text)
     for reason in canary_metrics.CUDA_MISSING_REASONS:
         text = shown(f"metrics: {{cuda_missing: {{c/{reason}: 1}}}}")
-        assert re.search(r"c +the canary should run on CUDA, but its engine [^;]+; ", text)
+        assert re.search(r"c +the canary should run on CUDA, but the engine [^;]+; ", text)
 
 
 def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
@@ -181,9 +181,9 @@ def test_a_profile_is_a_table_and_its_operators_are_in_the_report():
             no run the canary was not open in time
             tag cgroup_throttled: the CPU quota throttled the run; raise the quota
             tag of_a_later_version: unknown
-            wheel the canary should run on CUDA, but its engine is a CPU-only build; install torch with
-            CUDA, or onnxruntime-gpu. It ran on the CPU instead (cpu_fallback)\\n
-            closed the canary should run on CUDA, but its engine sees no device
+            wheel the canary should run on CUDA, but the engine is a CPU-only build; install torch with
+            CUDA, or onnxruntime-gpu. The canary ran on the CPU instead (cpu_fallback)\\n
+            closed the canary should run on CUDA, but the engine sees no device
             """,
         ),
         (

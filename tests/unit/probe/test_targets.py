@@ -192,7 +192,7 @@ def test_a_target_derived_from_one_of_ours_takes_the_same_options(tmp_path, monk
     assert target.environment() == {"server": "mine"}
     with pytest.raises(UsageError, match=r"options: unknown key `uri`; did you mean `url`\?"):
         make("derived_target:MyTarget", {"uri": "http://127.0.0.1:1"})
-    with pytest.raises(UsageError, match=r"options: `derived_target:MyTarget` refuses them: .*url"):
+    with pytest.raises(UsageError, match=r"options: `derived_target:MyTarget` does not accept them: .*url"):
         make("derived_target:MyTarget", {})
     sys.modules.pop("derived_target")
 

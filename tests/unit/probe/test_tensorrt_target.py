@@ -46,13 +46,13 @@ def test_the_version_in_an_engines_head(plan, version):
 
 # The first texts are from TensorRT's issues.
 REASONS = """
-(Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) | 8.6.1.6 | 10.3.0 | was built by TensorRT 8.6.1.6; this is 10.3.0; rebuild
-(Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) |  | 10.3.0 | was built by another TensorRT than this, which is 10.3.0;
-plan file is not compatible with this version of TensorRT, expecting library version 8.0.0 got 8.0.1 |  | 8.0.0.3 | was built by another TensorRT than this, which is 8.0.0.3;
-plan file is generated on an incompatible device, expecting compute 8.9 got compute 8.6, please rebuild. | 10.3.0.26 | 10.3.0 | was built for another GPU (compute 8.6; this is 8.9);
-built on an incompatible device |  | 10.3 | was built for another GPU than this;
+(Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) | 8.6.1.6 | 10.3.0 | was built by TensorRT 8.6.1.6, but 10.3.0 is installed; rebuild
+(Serialization assertion stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: …) |  | 10.3.0 | was built by another version than TensorRT 10.3.0, which is installed;
+plan file is not compatible with this version of TensorRT, expecting library version 8.0.0 got 8.0.1 |  | 8.0.0.3 | was built by another version than TensorRT 8.0.0.3, which is installed;
+plan file is generated on an incompatible device, expecting compute 8.9 got compute 8.6, please rebuild. | 10.3.0.26 | 10.3.0 | was built for another GPU (compute 8.6; this GPU has 8.9);
+built on an incompatible device |  | 10.3 | was built for another GPU;
 no plugin Foo | 10.3.0.26 | 10.3.0.26 | cannot be loaded by TensorRT 10.3.0.26 (no plugin Foo);
- | 10.2.0.19 | 10.3.0 | was built by TensorRT 10.2.0.19; this is 10.3.0; rebuild
+ | 10.2.0.19 | 10.3.0 | was built by TensorRT 10.2.0.19, but 10.3.0 is installed; rebuild
  |  | 10.3.0 | is not readable by TensorRT 10.3.0 (TensorRT logs no reason);
 """  # noqa: E501
 

@@ -1,4 +1,4 @@
-"""Samplers: they measure the container, its threads and its GPUs around a run.
+"""Samplers of the container, its threads and its GPUs, around each run.
 
 A sampler is one module of this package, which registers its class by name::
 
@@ -33,7 +33,7 @@ class Sampler:
 
     name: str
     is_slow = False
-    """True for a slow sampler, which takes its sample after the others."""
+    """True for a slow sampler, which takes its sample after all other samplers."""
     hanging: tuple[Family, ...] = ()
     """Families that the report contains while the sampler hangs."""
 

@@ -35,7 +35,7 @@ class ProcessSampler(Sampler):
         self._last: dict[int, float] = {}  # process → CPU seconds at its last reading
         self._seconds: dict[str, float] = defaultdict(
             float
-        )  # command → CPU seconds, with those of ended processes
+        )  # command → CPU seconds, including ended processes
 
     def sample(self) -> Iterable[Family]:
         # Not cached: after a fork of the server, the probe runs in the child.

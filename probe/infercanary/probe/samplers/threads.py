@@ -38,7 +38,7 @@ GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
     "Maximum cores for the process: the lowest of CPU quota, cpuset and affinity masks.",
-    reading="An engine should not have more threads. If this value changed, the limits changed, not the image.",
+    reading="An engine should not have more threads. A change comes from the limits, not from the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",

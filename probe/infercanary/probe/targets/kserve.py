@@ -253,7 +253,7 @@ class KserveTarget(ServerTarget):
             name = spec.name or dict(enumerate(declared)).get(i, "")
             if not name or (declared and name not in declared):
                 raise UsageError(
-                    f"{place}.name: `{name}` is no input of the model; it has {', '.join(declared) or 'none'}"
+                    f"{place}.name: `{name}` is no input of the model, which has {', '.join(declared) or 'none'}"
                 )
             metadata = declared.get(name, _TensorMetadata(name))
             dtype = spec.dtype or metadata.datatype

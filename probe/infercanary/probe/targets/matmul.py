@@ -33,7 +33,7 @@ FLOPS = Metric(
     "gauge",
     "Floating-point operations per second of torch's matrix product, by precision, in the last runs.",
     ("canary", "precision"),
-    reading="Compare it with its own earlier values. A precision that the device can only emulate has no series.",
+    reading="Compare each rate with its earlier values. A precision that the device can only emulate has no series.",
 )
 UNUSED = Metric(
     "infercanary_matmul_tensorcores_unused",

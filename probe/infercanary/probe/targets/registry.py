@@ -81,8 +81,8 @@ def attribute(reference: str) -> Any:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"`{module_name}` cannot be imported: no module `{error.name}`; install it, or start in its folder (the "
-            "working directory is searched)"
+            f"`{module_name}` cannot be imported: no module `{error.name}`; install the module, or start in its folder "
+            "(the working directory is searched)"
         ) from None
     except (Exception, SystemExit) as error:  # the import of a module may raise any exception
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix the module") from None
@@ -136,7 +136,7 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
     except Exception as error:
-        raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
+        raise UsageError(f"options: `{target}` does not accept them: {one_line(error)}") from None
 
 
 def adapt(target: Any) -> Target:

@@ -101,7 +101,7 @@ class Target(ABC):
         return {}
 
     def close(self) -> None:
-        """Release what :meth:`open` took."""
+        """Release the resources that :meth:`open` took."""
 
     def identity(self) -> str:
         """Return an identifier of the model. Called after warm-up; a new identifier in the same image is an upgrade.

@@ -212,7 +212,9 @@ class TensorRtTarget(BatchedTarget):
             raise UsageError(why)
         if self._profile >= self._engine.num_optimization_profiles:
             last = self._engine.num_optimization_profiles - 1
-            raise UsageError(f"profile: the engine has no profile {self._profile}; its last is {last}")
+            raise UsageError(
+                f"profile: the engine has no profile {self._profile}; its last profile is {last}"
+            )
         self.ask_for_memory([self._activations()])
         self._context = self._make_context(gpu)
         self._bind(gpu)
@@ -251,7 +253,7 @@ class TensorRtTarget(BatchedTarget):
                 dtype, shape = self._dtype("output", name), tuple(context.get_tensor_shape(name))
                 if min(shape, default=0) < 0:
                     raise UsageError(
-                        f"engine: the size of its output `{name}` depends on the data, which is not supported; "
+                        f"engine: the size of the output `{name}` depends on the data, which is not supported; "
                         "build the engine without that layer"
                     )
                 self.ask_for_memory(needs.of_output(shape, dtype, on_device=True))
@@ -287,17 +289,17 @@ class TensorRtTarget(BatchedTarget):
             fault = "is a shape tensor in host memory, which is not supported; build the engine with a fixed shape"
         elif theirs not in _DTYPES:
             fault = (
-                f"is {theirs}; build it with one of {', '.join(_DTYPES)} "
+                f"is {theirs}; build the engine with one of {', '.join(_DTYPES)} "
                 "(trtexec --inputIOFormats, --outputIOFormats)"
             )
         elif layout != trt.TensorFormat.LINEAR:
             fault = (
-                f"has the layout {layout.name}; build it with a linear one "
+                f"has the layout {layout.name}; build the engine with a linear layout "
                 "(trtexec --inputIOFormats=fp32:chw, --outputIOFormats=fp32:chw)"
             )
         else:
             return _DTYPES[theirs]
-        raise UsageError(f"engine: its {kind} `{name}` {fault}")
+        raise UsageError(f"engine: the {kind} `{name}` {fault}")
 
     def _enqueue(self, context: Any = None) -> None:
         gpu = self._gpu

@@ -87,7 +87,7 @@ class TorchTarget(TorchDeviceTarget):
         check_device(device)
         convert(mode, Mode, "mode")  # type: ignore[arg-type]
         if mode == "graph" and device == "cpu":
-            raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
+            raise UsageError("mode: `graph` (a CUDA graph) needs `device: cuda`")
         convert(compile_mode or "default", CompileMode, "compile_mode")  # type: ignore[arg-type]
         if compile_mode and mode != "compile":
             raise UsageError(f"compile_mode: only for `mode: compile`, but the mode is `{mode}`")

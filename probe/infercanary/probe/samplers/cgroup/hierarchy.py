@@ -55,7 +55,7 @@ class _Names(NamedTuple):
 
     version: int
     quota: tuple[str, ...]
-    """Files with quota and period: one file in v2, two in v1."""
+    """Files with quota and period: one file in v2, two files in v1."""
     throttled: str
     throttled_unit: float
     cpuset: str

@@ -32,7 +32,7 @@ CPUSET = Metric(
     "infercanary_cgroup_cpuset_cpus",
     "gauge",
     "CPUs in the container's effective cpuset.",
-    reading="If it changes while the container runs, an orchestrator or `docker update` changed it.",
+    reading="A change while the container runs comes from an orchestrator or from `docker update`.",
 )
 CPUSET_INFO = Metric(
     "infercanary_cgroup_cpuset_info",
@@ -45,20 +45,20 @@ WORKING_SET = Metric(
     "infercanary_cgroup_memory_working_set_bytes",
     "gauge",
     "Memory of the container that is hard to reclaim: usage minus inactive page cache.",
-    reading="Divide it by `infercanary_cgroup_memory_limit_bytes`. Above about 0.9, allocations slow down; "
+    reading="Divide by `infercanary_cgroup_memory_limit_bytes`. Above about 0.9, allocations slow down; "
     "near 1, processes are killed.",
 )
 MEMORY_LIMIT = Metric(
     "infercanary_cgroup_memory_limit_bytes",
     "gauge",
-    "Memory limit: the lowest of the container and its visible ancestors; missing if there is none.",
+    "Memory limit: the lowest of the container and its visible ancestors; missing without a limit.",
     reading="The denominator for `infercanary_cgroup_memory_working_set_bytes`.",
 )
 LIMIT_HITS = Metric(
     "infercanary_cgroup_memory_limit_hits_total",
     "counter",
     "Number of times that memory was reclaimed because a memory limit was about to be exceeded.",
-    reading="Each time, an allocation waited. A steady increase means that the limit is too low. Affected runs are "
+    reading="An allocation waited each time. A steady increase means that the limit is too low. Affected runs are "
     "tagged `memory_limit`.",
 )
 OOM_KILLS = Metric(

@@ -171,7 +171,7 @@ class NvmlSampler(Sampler):
                             near[gpu.label] = cpus
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            # replace the mapping instead of changing it, because another thread reads it
+            # replace the mapping instead of changing it, because another thread reads the mapping
             self.local_cpus = {**self.local_cpus, **near}
         return self._known[index]
 

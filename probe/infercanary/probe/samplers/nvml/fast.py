@@ -22,7 +22,7 @@ EVENT_SECONDS = Metric(
 PCIE_BYTES = Metric(
     "infercanary_gpu_pcie_bytes_total",
     "counter",
-    "Bytes over the GPU's PCIe link: tx from the GPU, rx to it.",
+    "Bytes over the GPU's PCIe link: tx from the GPU, rx to the GPU.",
     ("gpu", "direction"),
     reading="Near the link's capacity, `h2d` and `d2h` of the canary wait for copies of other processes.",
 )
@@ -39,7 +39,7 @@ SM_CLOCK = Metric(
     "gauge",
     "Current SM clock.",
     _GPU,
-    reading="Divide it by `infercanary_gpu_sm_clock_max_hertz`. Low under load: see "
+    reading="Divide by `infercanary_gpu_sm_clock_max_hertz`. If the ratio is low under load, see "
     "`infercanary_gpu_clock_event_seconds_total`.",
 )
 MEMORY_CLOCK = Metric(
@@ -47,7 +47,7 @@ MEMORY_CLOCK = Metric(
     "gauge",
     "Current memory clock.",
     _GPU,
-    reading="If it is lower than on other hosts under load, memory-bound work is slower in proportion.",
+    reading="With a lower clock than on other hosts under load, memory-bound work is slower in proportion.",
 )
 TEMPERATURE = Metric(
     "infercanary_gpu_temperature_celsius",
@@ -68,7 +68,7 @@ MEMORY_USED = Metric(
     "gauge",
     "Device memory in use on the GPU or MIG device, by all processes.",
     _GPU,
-    reading="Divide it by `infercanary_gpu_memory_size_bytes`. Near 1, the next allocation fails.",
+    reading="Divide by `infercanary_gpu_memory_size_bytes`. Near 1, the next allocation fails.",
 )
 REPLAYS = Metric(
     "infercanary_gpu_pcie_replays_total",
@@ -83,7 +83,7 @@ LINK = Metric(
     "gauge",
     "Current bandwidth of the PCIe link, divided by the highest bandwidth that GPU and slot support.",
     _GPU,
-    reading="An idle GPU lowers this ratio. If it is below 1 under load, `h2d` and `d2h` are slower: check the slot, "
+    reading="An idle GPU lowers this ratio. Below 1 under load, `h2d` and `d2h` are slower: check the slot, "
     "riser or BIOS.",
 )
 

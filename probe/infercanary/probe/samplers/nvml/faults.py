@@ -34,7 +34,7 @@ _ADVICE = {
     ),
     "version_mismatch": (
         "the NVML library has another version than the running driver ({}): the driver was upgraded while the "
-        "container ran; restart the container, and if that does not help, the host"
+        "container ran; restart the container; if the error remains, restart the host"
     ),
     "lost": "{}: the GPU fell off the bus or needs a reset; the kernel's log has the reason (NVRM: Xid)",
     "failing": "NVML fails ({})",

@@ -45,7 +45,7 @@ POWER_LIMIT = Metric(
     "gauge",
     "Power limit that the driver enforces for the GPU now.",
     _GPU,
-    reading="If it is lower than on other GPUs of the model, `sw_power_cap` begins earlier and latency under load "
+    reading="With a lower limit than on other GPUs of the model, `sw_power_cap` begins earlier and latency under load "
     "is higher.",
 )
 ECC_ERRORS = Metric(

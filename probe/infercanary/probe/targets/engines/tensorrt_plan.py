@@ -73,16 +73,16 @@ def why_not(said: str, built: str | None, runtime: str) -> tuple[str, bool]:
         One line; and True if another TensorRT version built the engine: only the image, or only the engine, was
         replaced.
     """
-    fix = "rebuild it with trtexec of this version, on this GPU"
+    fix = "rebuild the engine with trtexec of this version, on this GPU"
     if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
-        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}", False
+        return f"was built for another GPU (compute {gpus[2]}; this GPU has {gpus[1]}); {fix}", False
     if "incompatible device" in said:
-        return f"was built for another GPU than this; {fix}", False
+        return f"was built for another GPU; {fix}", False
     # Compare only the common parts, because older versions leave out the build number.
     is_other = built is not None and any(map(str.__ne__, built.split("."), runtime.split(".")))
     if is_other:
-        return f"was built by TensorRT {built}; this is {runtime}; {fix}", True
+        return f"was built by TensorRT {built}, but {runtime} is installed; {fix}", True
     if "Version tag does not match" in said or "expecting library version" in said:
-        return f"was built by another TensorRT than this, which is {runtime}; {fix}", True
+        return f"was built by another version than TensorRT {runtime}, which is installed; {fix}", True
     kind = "cannot be loaded" if built is not None else "is not readable"
     return f"{kind} by TensorRT {runtime} ({said[:200] or 'TensorRT logs no reason'}); {fix}", False

@@ -244,6 +244,6 @@ def _load_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
     except Exception as error:
         raise UsageError(
             f"model: `{path}` cannot be loaded ({one_line(error)}); "
-            "save it with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)"
+            "save the model with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)"
         ) from None
     return model

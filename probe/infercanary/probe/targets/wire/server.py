@@ -307,5 +307,5 @@ def read_file(place: str, path: str, max_bytes: int) -> bytes:
             f"{place}: `{path}` cannot be read ({explain(error)}); check the path and its permissions"
         ) from None
     if len(content) > max_bytes:
-        raise UsageError(f"{place}: `{path}` is larger than {max_bytes} bytes; make it smaller")
+        raise UsageError(f"{place}: `{path}` is larger than {max_bytes} bytes; use a smaller file")
     return content
