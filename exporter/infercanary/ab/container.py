@@ -48,7 +48,6 @@ class Container:
     """Runs an image, either with its own command or with the probe alone.
 
     Args:
-        client: Docker client.
         side: Settings of this side.
         budget: Duration limit of the experiment, seconds.
         reaper: Removes the container if this process is killed, or if Docker refuses the removal.
@@ -113,7 +112,6 @@ class Container:
         return probe_urls(settings, self._port, published_host(self._client))
 
     def ended(self) -> str:
-        """Return the reason why the container ended; empty while it runs."""
         try:
             state = self._client.inspect_container(self._name).get("State") or {}
         except UNREACHED as error:
@@ -125,7 +123,6 @@ class Container:
         return f"the container ended with exit code {state.get('ExitCode')}"
 
     def last_words(self) -> str:
-        """Return the last line of the container's log; empty if the log is empty."""
         with suppress(*UNREACHED):
             return last_line(bytes(self._client.logs(self._name, stdout=True, stderr=True, tail=20)))
         return ""

@@ -109,7 +109,6 @@ def check_volume(
     """Check that a volume exists, because Docker would create a missing volume and leave it behind.
 
     Args:
-        client: Docker client.
         name: The volume's name.
         advice: What the user can do if the volume is missing.
 

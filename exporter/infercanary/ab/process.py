@@ -33,7 +33,6 @@ class Host:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Sequence[str]:
-        """Start the probe; return its addresses."""
         side, address = self._side, f"127.0.0.1:{free_port()}"
         # CUDA orders GPUs by speed; Docker and NVML order GPUs by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
         devices = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(side.gpus)}
@@ -59,18 +58,15 @@ class Host:
         return [f"http://{address}"]
 
     def ended(self) -> str:
-        """Return the reason why the probe ended; empty while it runs."""
         code = self._child.poll() if self._child else None
         return "" if code is None else f"the probe ended with exit code {code}"
 
     def last_words(self) -> str:
-        """Return the last line of the probe's log; empty if the log is empty."""
         file = self._log.fileno()  # The child and this process share the file offset, which pread ignores.
         begin = max(0, os.fstat(file).st_size - _LOG_BYTES)
         return last_line(os.pread(file, _LOG_BYTES, begin))
 
     def end(self) -> None:
-        """Stop the probe and all processes that it started."""
         child, self._child = self._child, None
         if child is not None:
             end_group(child)

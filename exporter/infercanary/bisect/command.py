@@ -119,7 +119,6 @@ def measured(result: Result, canary: str) -> tuple[Sequence[Shift], Sequence[Seq
 
 
 def outcome_of(taken: Components, result: Result, kept: State) -> Outcome:
-    """Return the outcome of an experiment with a mixture."""
     if not result.pairs:
         return Outcome(taken, (), "no pair of starts within --budget")
     shifts, outputs = measured(result, kept.canary)

@@ -69,7 +69,6 @@ def describe(key: str, a: object, b: object) -> str:
     """Return a component with both values as text, such as ``OMP_NUM_THREADS 1 → 4``.
 
     Args:
-        key: The component.
         a: A's value, or None.
         b: B's value, or None.
     """

@@ -19,7 +19,6 @@ def bisect_document(state: State, texts: Mapping[str, str], search: Search, find
     Args:
         state: State with the finished experiments.
         texts: Displayed text by component.
-        search: The search.
         finding: Decision of the search.
     """
 

@@ -74,7 +74,6 @@ def read_sides(
     """Read both sides; pull their images if this host does not have them.
 
     Args:
-        client: Docker client.
         pair: Settings of A and of B.
         index: The user's package index. If empty, packages are swapped only if pip's own settings name an index.
         interruption: Ends a pull.
@@ -96,7 +95,6 @@ def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -
     of B.
 
     Args:
-        client: Docker client.
         images: Ids of A's and B's image.
         index: The user's package index. If empty, pip's own settings must name an index.
     """
@@ -114,7 +112,6 @@ def read_tags(client: docker.APIClient, pair: Sequence[str]) -> dict[str, Any]:
     """Return this host's images from A to B in order of creation; empty if A and B are from different repositories.
 
     Args:
-        client: Docker client.
         pair: Names of A's and B's image.
     """
     images = sorted(client.images(pair[0].rpartition(":")[0]), key=lambda image: image["Created"])
@@ -132,7 +129,6 @@ def mixture(client: docker.APIClient, sides: Sides, taken: Components, index: st
     afterwards.
 
     Args:
-        client: Docker client.
         sides: Both sides.
         taken: Components of B, or one tag.
         index: The user's package index; empty to use pip's own settings.

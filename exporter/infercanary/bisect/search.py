@@ -82,7 +82,6 @@ class Search:
     """Search among the differences between A and B.
 
     Args:
-        every: All components.
         total: Shift of B over A in each pair of the comparison of A and B.
         restarts: Largest number of pairs in an experiment.
         tags: Tags of images from A's to B's, in order.

@@ -67,7 +67,6 @@ class Numbers:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """True if a JSON value is a number."""
     return type(value) in (int, float)
 
 

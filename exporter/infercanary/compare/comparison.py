@@ -98,8 +98,6 @@ def compare_runs(
 
     Args:
         canary: Name of the canary; empty for files of numbers.
-        baseline: Runs before.
-        candidate: Runs after.
         restart_sd: Restart SD of one image as a ratio; None to estimate it from the starts. With None, two single
             files of numbers count as one series before and after a change, without restart variance.
         policy: Thresholds of the decision.

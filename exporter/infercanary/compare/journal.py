@@ -55,7 +55,6 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
 
     Args:
         place: Name of the file, for messages.
-        data: The whole file.
         notes: List that gets a remark on left-out lines.
 
     Yields:

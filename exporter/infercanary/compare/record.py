@@ -1,4 +1,6 @@
-"""Records results in a store (`--record`), for `report` and for the exporter's facts on the image that runs."""
+"""Records results in a store (`--record`). `report` lists these results, and exporters add them to verdicts on the
+image.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Recorder:
         self._benchmarks: list[Benchmark] = []
 
     def check(self) -> None:
-        """Open the store before a long experiment, so that a mistake is noticed.
+        """Open the store once, to report a mistake before a long experiment.
 
         Raises:
             UsageError: The store cannot be used.
@@ -43,7 +45,6 @@ class Recorder:
 
         Args:
             command: Command that made the result.
-            canary: Name of the canary.
             sides: Sides of the result; a side without a start is left out.
             result: Result of the comparison; None for a journal alone.
         """
@@ -89,10 +90,10 @@ class Recorder:
 
 @contextmanager
 def _opened(location: str) -> Iterator[Session]:
-    """Open a store beside its exporter.
+    """Open a store that an exporter may also use.
 
     Raises:
-        UsageError: The store cannot be used, or the body raised an error of the store.
+        UsageError: The store cannot be opened, read or written.
     """
     try:
         database = check(location)

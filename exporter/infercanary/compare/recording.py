@@ -91,7 +91,6 @@ def shown(text: str, limit: int = 60) -> str:
     """Return ``text`` from a file, made safe for a terminal and cut to ``limit`` characters.
 
     Args:
-        text: Any text.
         limit: Maximum number of characters; a cut text ends with ``…``.
     """
     return shortened(printable(text), limit)
@@ -101,8 +100,6 @@ def at_most(most: int, number: int, place: str, what: str) -> None:
     """Refuse a file that exceeds a limit.
 
     Args:
-        most: The limit.
-        number: The counted number.
         place: Place in the file, for the message.
         what: Plural noun for the message, such as "lines".
 

@@ -24,7 +24,7 @@ _MAX_BYTES = 16 << 30
 def is_store(location: str) -> bool:
     """True for a PostgreSQL URL, or if a file begins like a store.
 
-    False for a pipe, because the bytes of a pipe can be read only once.
+    A pipe is never a store, because its bytes can be read only once.
     """
     if is_shared(location):
         return True
@@ -42,7 +42,7 @@ def starts(
 ) -> Iterator[tuple[str, str, Generation, Sequence[Sample]]]:
     """Yield the starts in stores, grouped by host, service and canary; then the starts of recorded benchmarks.
 
-    A start that is both judged and recorded, or recorded several times, is yielded once.
+    Each start is yielded once, even if it was recorded several times.
 
     Args:
         hosts: Locations of stores, by host.

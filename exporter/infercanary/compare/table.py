@@ -162,7 +162,6 @@ def _flat(entry: Row, under: str = "", depth: int = 0, *, columns: bool = False)
     """Yield the keys and values of an object; keys of nested objects become `outer.inner`.
 
     Args:
-        entry: The object.
         under: Prefix of the keys.
         depth: Depth of the object.
         columns: True if objects with the keys 0, 1, 2 … count as arrays, because pandas writes columns in this form.

@@ -76,7 +76,6 @@ class Demo:
         self._up = self._end = time.monotonic() + _PATIENCE_SECONDS
 
     def run(self) -> int:
-        """Run the demo; return its exit code."""
         code = ExitCode.INTERRUPTED
         with Live(get_renderable=self.screen, console=self._console, auto_refresh=False) as self._live:
             try:
@@ -101,7 +100,6 @@ class Demo:
         return code
 
     def screen(self) -> Group:
-        """Return the current screen."""
         links = (
             f"inference server  http://127.0.0.1:{self._server}/predict\n"
             f"status page       http://127.0.0.1:{self._exporter}/"

@@ -39,7 +39,6 @@ def progress(phase: str, runs: Sequence[float] | None, needed: int, answer: Mapp
 
 
 def is_final(answer: Mapping[str, Any]) -> bool:
-    """True if the judge's verdict is final."""
     return answer.get("verdict") in ("regressed", "improved", "equivalent")
 
 

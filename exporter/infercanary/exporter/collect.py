@@ -286,7 +286,6 @@ class Collector:
         probe.cursor = report.cursor
 
     async def close(self) -> None:
-        """Stop polling."""
         tasks = [*self._tasks.values()]
         for key in [*self._tasks]:
             self._stop_polling(key)

@@ -64,7 +64,6 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     @property
     def probe_access(self) -> ProbeAccess:
-        """Credentials for probes."""
         return ProbeAccess(self.probe_tls, self.probe_token_file)
 
     @property

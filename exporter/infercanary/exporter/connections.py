@@ -96,11 +96,9 @@ class Connection(RequestHandler, asyncio.BufferedProtocol):
         self.leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next piece."""
         return _PIECE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on a piece of ``nbytes`` to aiohttp."""
         self.data_received(bytes(_PIECE[:nbytes]))
         # aiohttp's parser puts an error among the messages, in place of a request.
         if self._messages and not hasattr(self._messages[-1][0], "method"):

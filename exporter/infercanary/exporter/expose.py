@@ -111,7 +111,7 @@ class Exposition:
         """Replace all lines of a container by ``lines``.
 
         Returns:
-            Number of families that are not shown, because another container reports the same name with another kind.
+            Number of families left out: another container reports the same name with another kind.
         """
         conflicts = 0
         texts: dict[str, bytes] = {}

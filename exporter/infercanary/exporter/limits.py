@@ -236,7 +236,6 @@ class Shares:
         return False
 
     def forget(self, key: Key) -> None:
-        """Free all shares of a probe."""
         for share in (self.shown, self.held):
             share.grant(key, 0)
 

@@ -153,7 +153,6 @@ class PolledProbe:
 
     @property
     def key(self) -> Key:
-        """Identity of the container."""
         return self.container.key
 
     @property

@@ -178,7 +178,6 @@ def is_named(generation: Generation, image: str) -> bool:
     """True if a start ran the image.
 
     Args:
-        generation: The start.
         image: Reference, digest or id (``sha256:…``). With a digest, the tag is ignored.
     """
     digest = image.rpartition("@")[2]

@@ -104,7 +104,6 @@ class _OwnThreads(ThreadPoolExecutor):
     """
 
     def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        """Run a function in a new thread."""
         done: Future[Any] = Future()
         done.set_running_or_notify_cancel()  # the call continues after its caller gives up
 

@@ -166,7 +166,6 @@ class Alignment:
 
         Args:
             siblings: Starts of other services on the host.
-            upgrade: The upgrade.
             pairs: The compared pairs. Runs of siblings after the last compared run do not count.
 
         Returns:
@@ -187,7 +186,6 @@ def replica_of(pair: Pair, points: Callable[[Start], Series] = attrgetter("serie
     """Convert a pair of starts to a replica, with one series for each start.
 
     Args:
-        pair: The starts.
         points: Function from a start to its values; latencies by default.
     """
     return Replica(

@@ -69,9 +69,9 @@ def _split(
 
     The compute share is the largest shift of a compute control or of the clock, relative to the growth. The memory
     share is the largest relative shift of a memory control, minus the compute share. The rest counts as compute if
-    memory surely did not cause it: the memory share is below a quarter, and each memory control is precise enough to
-    show a shift as large as the rest. Otherwise the rest is unknown, because a program may depend more on memory than a
-    control does.
+    memory surely did not cause this rest: the memory share is below a quarter, and each memory control is precise
+    enough to show a shift as large as the rest. Otherwise the rest is unknown: a program may depend more on memory than
+    a control does.
     """
 
     def explained(shifts: Iterable[Shift]) -> float:

@@ -53,7 +53,6 @@ class Attribution:
             finding: Shift and state of the upgrade.
             beside: Runs of each sibling and of each replica on the old image, before and since the upgrade. There may
                 be no runs since the upgrade yet.
-            canary: Name of the canary.
         """
         upgrade, look = finding.selection.upgrade, finding.unwaited or finding.look
         if upgrade is None:
@@ -81,7 +80,6 @@ class Attribution:
         Args:
             shift: Shift of the canary between the starts of ``compared``.
             compared: Starts of each replica, before and after.
-            canary: Name of the canary.
             beside: Starts of each sibling, before and after. A sibling's image did not change.
             known: Differences of the starts; computed from ``compared`` if missing.
             awaits: True to name no cause while a sibling is expected to have enough runs soon.

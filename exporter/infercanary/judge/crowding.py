@@ -44,7 +44,7 @@ def crowding(before: Sequence[Sample], after: Sequence[Sample], fewest: int) -> 
     Args:
         before: Runs with the old image.
         after: Runs with the new image.
-        fewest: Smallest number of runs on either side with known CPU use of other processes in the container.
+        fewest: Smallest number of runs on each side that report the CPU use of other processes in the container.
 
     Returns:
         None if either side has too few such runs.
@@ -94,7 +94,6 @@ def computing(sample: Sample, *, inside: bool = True) -> float | None:
     """Return the seconds of a run after subtracting CPU wait.
 
     Args:
-        sample: The run.
         inside: True to subtract wait caused inside the container as well.
 
     Returns:

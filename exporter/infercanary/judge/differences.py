@@ -38,7 +38,6 @@ def differences(
         before: Starts of the old image, in order of time.
         after: Starts of the new image, in order of time.
         live: New starts that still run, in order of time.
-        canary: Name of the canary.
         rules: Thresholds of a slower cold start.
 
     Returns:
@@ -74,7 +73,6 @@ def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) ->
     Args:
         before: Value by component, in the old image.
         after: Value by component, in the new image.
-        canary: Name of the canary.
     """
     own = of_canary(MODEL, canary), (settings := of_canary(SETTINGS, canary))
     are_same = settings in before and before[settings] == after.get(settings)

@@ -71,7 +71,6 @@ def detect(
     Args:
         starts: Starts of one container and one image, in order of time.
         siblings: Starts of other services on the host.
-        canary: Name of the canary.
         restarts: Restart variance, learned without the last start; zero for a single start.
         policy: Thresholds of a drift and of its causes.
 

@@ -90,9 +90,9 @@ class Evidence:
 
     @property
     def awaits_siblings(self) -> bool:
-        """Return True if the judge should wait: no sibling is evidence yet, but a sibling will soon have enough runs.
+        """Return True if the judge should wait, because a first sibling will soon have enough runs to be evidence.
 
-        If a sibling has enough runs but is still no evidence, the judge waits for its further runs only while the new
+        A sibling with enough runs may still be no evidence. The judge waits for more of its runs only while the new
         starts have few runs, or if there is no other sibling.
         """
         few = len(self._beside) < 2 or max(len(start.samples) for start in self.new) < 24
@@ -121,8 +121,8 @@ class Evidence:
 
     @cached_property
     def waiting(self) -> Shift | None:
-        """Part of the shift that is CPU wait; None if unknown, or if CPU wait did not clearly change in the direction
-        of the shift.
+        """Part of the shift that is CPU wait; None if unknown, or if the CPU wait did not clearly change in the shift's
+        direction.
 
         Controls do not show CPU wait, because a control ends before its time slice does.
         """

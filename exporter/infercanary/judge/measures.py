@@ -179,7 +179,6 @@ def measure_verdict(
     """Return the verdict in the measure's own unit and direction.
 
     Args:
-        measure: The measure.
         state: Verdict on the measure.
         seen: Comparison of the values, inverted if more is better.
         medians: Medians of both sides, inverted if more is better.

@@ -93,7 +93,6 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> ServiceKey:
-        """Key of the container's service."""
         return ServiceKey(self.namespace, self.service)
 
     @property
@@ -246,7 +245,6 @@ class Start:
 
     @property
     def last_run(self) -> Sample | None:
-        """Last known run."""
         return self.last or (self.samples[-1] if self.samples else None)
 
     @property

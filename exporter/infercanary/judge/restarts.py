@@ -70,7 +70,7 @@ def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
 def restarts_before(last: Start, starts: Sequence[Start], pool: Pool) -> Restarts:
     """Learn the restart variance from the first runs of all starts except ``last``, including later starts.
 
-    Later runs of a start do not count, because a drift would increase the restart variance and so hide itself.
+    A drift in later runs would increase the restart variance and so hide itself. So later runs do not count.
 
     Args:
         last: Newest start of the container whose drift is tested.

@@ -99,7 +99,6 @@ class Series:
 
     @property
     def level(self) -> float:
-        """Level of the points."""
         return self.shape.level
 
     @property
@@ -217,7 +216,6 @@ def decided(
     lies outside the dead band.
 
     Args:
-        of: The shift.
         ends: The displayed interval (logarithms).
         decide: Smallest effect and dead band.
         is_called: True if an interval outside the dead band means a change.

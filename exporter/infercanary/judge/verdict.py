@@ -72,8 +72,8 @@ class Judge:
         finding, causes = self._found(selection, siblings, canary)
         upgrade, look, looks = selection.upgrade, finding.look, self._policy.decide.looks
         if upgrade and look and look.runs > looks[0] and finding.state in CHANGED:
-            # A single look may name a wrong cause, if a sibling, a replica or a control has just begun to count. So
-            # the cause is unknown if the previous look contradicts it.
+            # A single look may name a wrong cause, if a sibling, a replica or a control has just begun to count. So the
+            # cause is unknown if the previous look named a contradicting cause.
             runs = max(runs for runs in looks if runs < look.runs)
             first = upgrade._replace(after=[start.first(runs) for start in upgrade.after])
             before = selection._replace(upgrade=first)
@@ -87,8 +87,8 @@ class Judge:
     ) -> Trials:
         """Judge each restart of an unchanged image as if it were an upgrade (A/A test), which measures false alarms.
 
-        A trial uses only starts before the judged start. Otherwise an unusual restart would increase the restart
-        variance and so hide itself. A trial is repeated only when its start has reached another look.
+        A trial uses only starts before the judged start: an unusual restart would increase the restart variance and so
+        hide itself. A trial is repeated only when its start has reached another look.
 
         Args:
             starts: Starts of a service, in order of time.
@@ -123,7 +123,6 @@ class Judge:
         return finding, self._attribution.of_upgrade(finding, beside, canary)
 
     def _result(self, finding: Finding, causes: Causes) -> Result:
-        """Return the flat result of a finding."""
         selection, upgrade, look = finding.selection, finding.selection.upgrade, finding.look
         answer = finding.unwaited or look
         result = Result(

@@ -66,7 +66,6 @@ def write(path: str, text: str, option: str = "--html") -> None:
 
     Args:
         path: Path of the file. An existing file is replaced.
-        text: Content.
         option: Command-line option that sets the path, for messages.
 
     Raises:

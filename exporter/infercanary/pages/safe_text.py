@@ -13,16 +13,11 @@ def shown(text: str, most: int = 4000) -> str:
     """Return one line without passwords and without characters that hide or reorder text. The line is not escaped.
 
     Args:
-        text: Any text.
         most: Maximum number of characters.
     """
     return printable(shortened(masked(text), most), replacement=REPLACEMENT)
 
 
 def web_link(address: str) -> str:
-    """Return ``address`` if a page may link to it, otherwise "". A `javascript:` address would run code in the page.
-
-    Args:
-        address: Any text.
-    """
+    """Return ``address`` if a page may link to it, otherwise "". A `javascript:` address would run code in the page."""
     return address if _WEB_ADDRESS.fullmatch(address) else ""

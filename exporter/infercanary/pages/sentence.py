@@ -93,10 +93,10 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
 
 
 def benchmark_words(result: Result) -> str:
-    """Return the benchmark of the image that runs in words; empty if there is none.
+    """Return the benchmark of the running image in words; empty without a benchmark.
 
     For example ``before the deploy: equivalent +0.4 % on another host (ab, 2026-11-28); now +12.0 %; conditions
-    differ: CPU quota 8 → 4``. The text has a date, because a label with an age would be a new series every day.
+    differ: CPU quota 8 → 4``. A label with an age would be a new series every day, so the text has a date.
     """
     benchmark = result.benchmark
     if benchmark is None or not benchmark.command:

@@ -1,6 +1,6 @@
 """Benchmarks: recorded results of `ab`, `compare` and journals, in their own table.
 
-No verdict, lease or limit of the store depends on them.
+Verdicts, leases and limits of the store do not depend on benchmarks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infercanary.judge.model import Generation, Sample, Start, merge
 from infercanary.store.session import Session
 
 KEPT = 2_000
-"""Latest benchmarks of each canary that are kept: about 100 MB with 12 starts each."""
+"""Number of latest benchmarks that are kept for each canary: about 100 MB if each has 12 starts."""
 _RUNS = 16  # maximum number of merged runs of a start; `report` needs at least 8
 
 _PUT = text(
@@ -40,7 +40,7 @@ _READ = text(
 
 
 class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one canary in one image, and the comparison with a baseline, if there was one.
+    """Runs of one canary in one image, with the result of a comparison if there is a baseline.
 
     Model, engine, settings, device and host are in the starts. The service of a start is the command that made the
     record: `ab`, `compare` or `report`.
@@ -63,7 +63,7 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Identity: the same starts, compared with the same baseline, are recorded once."""
+        """Identity of the starts and their baseline. A benchmark with the same identity is recorded once."""
         boots = [self.baseline, *(boot(self.canary, start) for start, _ in self.starts)]
         return hashlib.sha256(msgspec.json.encode(boots)).hexdigest()
 
@@ -72,19 +72,19 @@ _decoder = msgspec.msgpack.Decoder(Benchmark)
 
 
 def boot(canary: str, start: Generation) -> tuple[str, ...]:
-    """Return the identity of a start of a canary; its boot id implies image and device."""
+    """Return the identity of a canary's start. The boot id implies image and device."""
     return canary, start.environment.get(of_canary(SETTINGS, canary), ""), start.boot_id
 
 
 def compact(start: Start) -> tuple[Generation, list[Sample]]:
-    """Return a start without profiles, with a few merged runs."""
+    """Return a start without profiles. Its runs are merged into a few."""
     size = math.ceil(len(start.samples) / _RUNS)
     blocks = (start.samples[i : i + size] for i in range(0, len(start.samples), size))
     return msgspec.structs.replace(start.generation, profiles={}), [*map(merge, blocks)]
 
 
 def save(session: Session, benchmarks: Iterable[Benchmark]) -> None:
-    """Record benchmarks in one transaction; a benchmark that is already recorded is replaced.
+    """Record benchmarks in one transaction. A benchmark with the same identity is replaced.
 
     Raises:
         StoreError: The store cannot be written.
@@ -97,10 +97,10 @@ def save(session: Session, benchmarks: Iterable[Benchmark]) -> None:
 
 
 def read(session: Session, canary: str = "", digests: Collection[str] = ()) -> list[Benchmark]:
-    """Return the benchmarks of a canary in an image, or all benchmarks; those of one canary are newest first."""
+    """Return the benchmarks of a canary in an image, or all benchmarks. For each canary, the newest comes first."""
     benchmarks = []
     given = {"everything": not digests, "canary": canary, "digests": [*digests]}
     for (body,) in session.rows(_READ, given):
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # a disk error, or a newer version wrote it
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # disk error, or from a newer version
             benchmarks.append(_decoder.decode(body))
     return benchmarks

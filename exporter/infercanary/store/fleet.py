@@ -84,9 +84,7 @@ class Fleet:
 
         Args:
             service: Service of the canary.
-            canary: Name of the canary.
             at: Unix time of the finding.
-            body: The finding.
             taught: Restart variance of the canary, for the prior of all services; empty if unknown.
 
         Raises:

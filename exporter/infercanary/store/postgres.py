@@ -66,7 +66,6 @@ class PostgresDatabase(Database):
         return float(connection.execute(queries.NOW).scalar_one())
 
     def fleet(self, session: Session) -> Fleet:
-        """Return the leases and findings of the exporters that share the database."""
         seconds = self._location.lease_seconds
         # A shorter time limit, to notice a silent database before the lease ends.
         renewing = PostgresDatabase(self._url, min(_CALL_SECONDS, seconds / 2))

@@ -57,7 +57,6 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
 
 
 def encode_start(generation: Generation) -> bytes:
-    """Encode a start for the store."""
     return _encoder.encode(generation)
 
 

@@ -77,7 +77,6 @@ class Session:
                 self._in_transaction = False
 
     def rows(self, statement: Executable, given: Any = None) -> Sequence[Any]:
-        """Run a statement, and return its rows."""
         with self.work() as connection:
             return connection.execute(statement, given).all()
 

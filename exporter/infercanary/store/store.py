@@ -134,7 +134,6 @@ class Store:
 
         Args:
             service: Service of the starts.
-            canary: Name of the canary.
             container: Only starts of this container; None for all containers.
             since: Only starts from this Unix time on.
             most_bytes: Limit for one judgement, for starts and runs separately. Only the starts that a judgement needs
@@ -181,10 +180,8 @@ class Store:
 
         Args:
             service: Service of the canary.
-            canary: Name of the canary.
             kind: Kind of the document.
             at: Unix time of the document.
-            body: The document.
 
         Raises:
             LeaseLost: The store is shared, and another process judges the service.

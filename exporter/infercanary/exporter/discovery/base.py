@@ -102,7 +102,6 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def service_key(self) -> ServiceKey:
-        """Identity of the service."""
         return ServiceKey(self.namespace, self.service)
 
     @property

@@ -65,7 +65,6 @@ class KillCounts:
         }
 
     def count(self, kill: MemoryKill) -> None:
-        """Count a kill."""
         container = kill.container
         ended = self._ended.setdefault((container.key, container.image_key), _Ended(container))
         ended.times += 1

@@ -121,7 +121,6 @@ class Pod(msgspec.Struct):
 
     @property
     def statuses(self) -> list[_Status]:
-        """Statuses of all containers."""
         return self.status.init_container_statuses + self.status.container_statuses
 
 
@@ -286,7 +285,6 @@ class NodePods:
         return dict(convert_each(map(bytes, pods), _read_pod, self._failed))
 
     def replace(self, listed: Pods) -> None:
-        """Replace all pods by the pods of a complete list."""
         for key in {*self._pods, *listed}:
             self._set(key, listed.get(key, PodState()))
 

@@ -22,7 +22,6 @@ class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def listed(probes: Iterable[StaticProbe]) -> list[Container]:
-    """Return a container for each entry."""
     return [Container(service=probe.service, name=probe.container, url=probe.url) for probe in probes]
 
 

@@ -23,7 +23,6 @@ def with_benchmark(finding: Finding, newest: Iterable[Generation], session: Sess
         finding: Finding on the canary.
         newest: Newest start of each container of the service.
         session: Session of the store.
-        canary: Name of the canary.
     """
     boots = finding.sides.new or finding.sides.others
     start = next((start for start in newest if (start.container, start.boot_id) in boots), None)

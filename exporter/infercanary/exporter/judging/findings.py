@@ -89,7 +89,6 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # for
 
 
 def encode(finding: Finding) -> bytes:
-    """Encode a finding for the store."""
     return _encoder.encode(finding)
 
 
@@ -113,7 +112,6 @@ def judge_canary(
     """Judge a canary on all its stored runs.
 
     Args:
-        canary: Name of the canary.
         before: Previous finding.
         starts: Starts of the canary's service with its runs, in order of time.
         siblings: Starts of other services on the same hosts.

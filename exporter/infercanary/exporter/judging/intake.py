@@ -21,7 +21,6 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     """Store reports.
 
     Args:
-        store: The store.
         reports: Reports; those of one container are in order of time.
 
     Returns:

@@ -27,9 +27,7 @@ def record(store: Store, service: ServiceKey, canary: str, before: Finding | Non
     """Log new verdicts and keep them in the store.
 
     Args:
-        store: The store.
         service: Service of the canary.
-        canary: Name of the canary.
         before: Last finding, about the same upgrade or the previous upgrade.
         after: Current finding.
 

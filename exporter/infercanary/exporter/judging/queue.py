@@ -32,7 +32,6 @@ class StartReport:
 
     @property
     def container(self) -> tuple[ServiceKey, str]:
-        """Key of service and container."""
         return self.generation.key, self.generation.container
 
     @cached_property

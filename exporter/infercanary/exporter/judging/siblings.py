@@ -45,7 +45,6 @@ class Siblings:
         """Return the starts of a service's siblings, with the runs that count. A sibling's starts are adjacent.
 
         Args:
-            service: The service.
             hosts: Hosts of the service's starts. The total number of siblings is limited. With many hosts, each host
                 has fewer siblings, and the last hosts by name have none.
             store: Store, which is read if the cache is too old.

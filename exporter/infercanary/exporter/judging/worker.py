@@ -117,7 +117,6 @@ class Judging:
         """Put a start and its new runs into the queue.
 
         Args:
-            generation: The start.
             runs: New runs, in order of time.
             is_found: True for a start that this exporter did not see. Its runs are stored only if the store already
                 has the start.

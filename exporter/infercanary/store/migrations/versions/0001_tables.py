@@ -1,6 +1,4 @@
-"""First revision: the original tables. New databases are created from schema.py; old databases are upgraded from this
-revision.
-"""
+"""First revision: the original tables. schema.py creates new databases; old ones are upgraded from this revision."""
 
 revision = "0001"
 down_revision = None

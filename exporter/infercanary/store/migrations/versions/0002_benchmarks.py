@@ -1,4 +1,6 @@
-"""Second revision: benchmarks, as in schema.py. If that table changes, write this one out here."""
+"""Second revision: adds the table of benchmarks. Before this table changes in schema.py, copy its present columns to
+here.
+"""
 
 from alembic import op
 
@@ -9,5 +11,4 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Create the table."""
     schema.benchmark.create(op.get_bind())
