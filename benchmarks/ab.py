@@ -50,7 +50,6 @@ class Case(NamedTuple):
 
     @property
     def wrong(self) -> tuple[str, str]:
-        """Wrong verdicts."""
         return ("equivalent" if self.share else "regressed", "improved")
 
 
@@ -87,7 +86,7 @@ def hog() -> Iterator[None]:
 
 
 def ab(*arguments: str) -> dict[str, Any]:
-    """Run one experiment; return its JSON output."""
+    """Run one experiment, and return its JSON output."""
     command = [sys.executable, "-m", "infercanary", "ab", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT / "examples/resnet18"
@@ -120,7 +119,7 @@ def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
 
 
 def against_host(answer: dict[str, Any]) -> str:
-    """Return the comparison of a manual install with the image: mean, SD, steps of a cold start, and verdict."""
+    """Compare a manual install with the image: mean, SD, steps of a cold start, and verdict."""
     lines = []
     for side in (answer["a"], answer["b"]):
         steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in side["cold_start"].items())
@@ -129,7 +128,6 @@ def against_host(answer: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run all cases, and print the answers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

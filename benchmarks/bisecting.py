@@ -1,9 +1,10 @@
-"""Measures `infercanary bisect`: how often it finds the guilty component, how often a name is wrong; its experiments.
+"""Measures `infercanary bisect`: how often it finds the guilty component, how often it is wrong, and its
+experiments.
 
-The simulation draws pairs of images with six differing components. In a fifth of them, two components interact. Every
-pair passes `ab`'s own decision first. With ``--docker``, real images are bisected as well: six pairs from
-``infercanary-example:dev``, with six differing components each. In one of them, two components interact. All started
-containers and built images are removed. Exits with 1 if a target is missed.
+The simulation draws pairs of images with six differing components. In a fifth of them, two components
+interact. Every pair passes `ab`'s own decision first. With ``--docker``, real images are bisected as well:
+six pairs from ``infercanary-example:dev``, with six differing components each. In one of them, two components
+interact. All started containers and built images are removed. Exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from infercanary.judge.shift import CHANGED, Shift
 
 NAMES = "abcdef"
 RESTARTS = 12
-SDS = (0.01, 0.03)  # restart SD of `ab`'s own results: 1.1 to 2.7 % (2026-11-22-ab.md)
-EFFECTS = (0.08, 1.0)  # drawn on a log scale; a smaller change is rarely confirmed by `ab` at these SDs
+SDS = (0.01, 0.03)  # restart SD in `ab`'s own results: 1.1 to 2.7 % (2026-11-22-ab.md)
+EFFECTS = (0.08, 1.0)  # drawn on a log scale; at these SDs, `ab` rarely confirms a smaller change
 SIDE_EFFECT = 0.005  # SD of the effect (logarithm) of a component that is not guilty
 ALONE = {
     "one": (0.0, 0.0),
@@ -41,11 +42,11 @@ ALONE = {
 }
 """Share of each of two guilty components without the other."""
 KINDS = [*ALONE]
-RUN_ERROR = 0.002  # error of a start's level by its runs: SD of runs 1 % of 12 runs, rounded
+RUN_ERROR = 0.002  # error of a start's level: 12 runs with an SD of 1 %, rounded
 
 
 class Trial(NamedTuple):
-    """A simulated pair of images: the truth, and the result."""
+    """A simulated pair of images: truth and result."""
 
     truth: Components
     kind: str
@@ -58,7 +59,7 @@ class Trial(NamedTuple):
 
 
 def trial(rng: np.random.Generator) -> Trial | None:
-    """Simulate one pair of images; None if `ab` calls no change."""
+    """Simulate one pair of images; return None if `ab` calls no change."""
     effect = float(np.exp(rng.uniform(*np.log(EFFECTS))))
     total = math.log1p(effect) * rng.choice((1, -1))
     sd, is_pair = rng.uniform(*SDS), rng.random() < 0.2
@@ -112,7 +113,7 @@ def wilson(count: int, total: int) -> str:
 
 
 def is_found(one: Trial) -> bool:
-    """True if exactly the guilty components were named within the planned number of experiments."""
+    """Return True if the finding names exactly the guilty components, within the planned number of experiments."""
     return (
         bool(one.finding.parts)
         and one.finding.named == one.truth
@@ -121,7 +122,7 @@ def is_found(one: Trial) -> bool:
 
 
 def is_wrong(one: Trial) -> bool:
-    """True if a component without an effect was named."""
+    """Return True if the finding names a component without an effect."""
     return bool(one.finding.parts) and not one.finding.named <= one.truth
 
 
@@ -226,7 +227,7 @@ def wheel(folder: Path, version: str, seconds: float, only_if: str) -> None:
 
 @contextmanager
 def images(case: Case, folder: Path) -> Iterator[tuple[str, str]]:
-    """Build both images of a case, and remove them afterwards."""
+    """Build both images of a case; remove the images at the end of the block."""
     for version, seconds in (("1.0", 0.0), ("2.0", case.package)):
         wheel(folder, version, seconds, case.only_if)
     (folder / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
@@ -248,7 +249,7 @@ def images(case: Case, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def bisect(case: Case) -> bool:
-    """Bisect real images, and print a line of the table; return True if the right components were named."""
+    """Bisect real images, and print a line of the table; return True if the finding names the right components."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -288,7 +289,6 @@ def bisect(case: Case) -> bool:
 
 
 def main() -> None:
-    """Run the simulation, and with --docker the real images."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -81,7 +81,6 @@ def histogram(seed: random.Random, observations: int) -> HistogramValue:
 
 
 def report(container: int, tick: int) -> Report:
-    """Return the answer of a simulated probe at its ``tick``-th poll."""
     seed = random.Random(container)
     observations = 200 + 20 * tick
     families: list[Family] = [
@@ -130,8 +129,6 @@ def ready_made(containers: int) -> list[Metric]:
 
 
 class Cost(NamedTuple):
-    """Cost of one exposition."""
-
     seconds: float
     cpu: float
     size: int
@@ -163,7 +160,7 @@ def lines(containers: int) -> int:
 
 
 def scrape(port: int, encoding: str) -> tuple[float, int]:
-    """Scrape once; return the seconds from the request to the last byte, and the bytes."""
+    """Scrape once; return the seconds from the request to the last byte, and the number of bytes."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     started = time.perf_counter()
     connection.request("GET", "/metrics", headers={"Accept-Encoding": encoding})
@@ -177,7 +174,8 @@ def scrape(port: int, encoding: str) -> tuple[float, int]:
 
 
 class Stalls:
-    """Longest lag of the event loop, sampled each millisecond, and longest CPU time between two samples.
+    """Measures the longest lag of the event loop, sampled each millisecond, and the longest CPU time between two
+    samples.
 
     The lag includes the time in which other processes had the CPU; the CPU time does not.
     """
@@ -243,8 +241,8 @@ async def exporter(
 ) -> AsyncIterator[tuple[int, asyncio.Event, Callable[[], Awaitable[Stalls]]]]:
     """Run an exporter whose probes report at the default cadence.
 
-    Yields the exporter's port, an event that stops the reports while it is cleared, and a function that makes all
-    probes report at once.
+    Yields the exporter's port, an event that stops the reports while it is cleared, and a function that makes
+    all probes report at once.
     """
     settle_garbage()
     config = msgspec.convert({"discovery": "none"}, ExporterConfig)  # only simulated containers
@@ -305,7 +303,7 @@ async def measure(containers: int, rounds: int) -> None:
                 for encoding in _ENCODINGS:
                     found = await loop.run_in_executor(other, theirs, containers, encoding)
                     reference[encoding, reports].append(found)
-                # CPU seconds per second of the exporter, without scrapes.
+                # CPU seconds per second of the exporter, without scrapes
                 idle[reports].append((time.process_time() - cpu) / (time.perf_counter() - started))
                 watch.cancel()
                 for encoding in _ENCODINGS:
@@ -364,7 +362,6 @@ async def measure(containers: int, rounds: int) -> None:
 @click.option("--containers", default=1000, show_default=True)
 @click.option("--rounds", default=7, show_default=True)
 def main(containers: int, rounds: int) -> None:
-    """Measure scrapes, and compare them with prometheus_client."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     asyncio.run(measure(containers, rounds))
 

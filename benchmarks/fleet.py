@@ -82,7 +82,7 @@ def start(host: int, container: int) -> Generation:
 
 
 def batch(host: int, turn: int, rng: np.random.Generator) -> Iterator[tuple[Generation, list[Sample]]]:
-    """Return the runs that a host's exporter stores at once: one of each canary in half of its containers."""
+    """Return the runs that a host's exporter stores at once: one run of each canary in half of its containers."""
     for container in range(turn % 2, _CONTAINERS, 2):
         runs = [sample(f"canary-{canary}", turn // 2, rng) for canary in range(_CANARIES)]
         yield start(host, container), runs
@@ -120,7 +120,7 @@ def written(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 
 def take(store: Store, parts: list[tuple[Generation, list[Sample]]]) -> None:
-    """Store runs in the same way as the exporter's thread."""
+    """Store runs like the exporter's thread."""
     with store.session.transaction():
         for generation, samples in parts:
             store.take(generation, samples)
@@ -154,10 +154,7 @@ def inserted(server: int, url: str, hosts: int, turns: int) -> Cost:
 
 
 def kept(server: Postgres, days: int) -> tuple[int, int]:
-    """Return the number of rows of one container's canary, and their bytes, after ``days`` days.
-
-    Runs are thinned as by an exporter.
-    """
+    """Return the number of rows of one container's canary, and their bytes, after ``days`` days of thinning."""
     url = server.database()
     rng = np.random.default_rng(1)
     with closing(open_store(url)) as store:

@@ -1,4 +1,4 @@
-"""Pauses and resumes a probe, so that latency with and without a probe is measured in one server process."""
+"""Pauses and resumes a probe, to measure latency with and without the probe in one server process."""
 
 from __future__ import annotations
 

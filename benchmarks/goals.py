@@ -1,4 +1,4 @@
-"""Goals of the probe in the benchmarks."""
+"""Goals for the probe's cost in the benchmarks."""
 
 from __future__ import annotations
 

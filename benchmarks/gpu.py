@@ -35,7 +35,7 @@ _LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563
 
 
 def why_not() -> str:
-    """Return the reason why no CUDA device is usable; empty if a device is usable."""
+    """Return the reason why no CUDA device is usable, or an empty text."""
     try:
         Device(0).close()
     except (Unavailable, CudaError) as error:
@@ -50,7 +50,7 @@ MODES: tuple[Mode, ...] = ("eager", "graph")
 
 
 def kernel_seconds(target: TorchTarget, repeats: int) -> float:
-    """Return the kernel time of one repeat in seconds, by the profiler. Copies are not included.
+    """Return the kernel time of one repeat in seconds, by the profiler, without copies.
 
     Raises :class:`RuntimeError` if the profiler sees no kernel.
     """
@@ -112,7 +112,7 @@ class Rate(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Rate as a share of the ceiling."""
+        """Rate as a fraction of the ceiling."""
         return self.achieved / self.most
 
     def __str__(self) -> str:
@@ -160,7 +160,6 @@ def measure(name: str, seconds: Seconds, most: Ceilings) -> Measured:
 
 
 def show_nvml() -> None:
-    """Print the time that a run spends in NVML: twice the median time of a sample right after work on the GPU."""
     controls, _ = available_controls("cuda")
     with closing(NvmlSampler()) as sampler, controls["gpu_fma"]() as work:
 
@@ -180,7 +179,6 @@ def show_nvml() -> None:
 
 
 def main() -> None:
-    """Measure NVML's time; without a CUDA device, print the reason."""
     if why := why_not():
         print(f"no CUDA device: {why}; nothing was measured")
         return

@@ -6,7 +6,7 @@ import subprocess
 
 BASE = "infercanary-example:dev"
 
-# code that is appended to the model's file: the model waits before each inference
+# code at the end of the model's file: the model waits before each inference
 _SLOWER = """
 import time
 
@@ -26,7 +26,6 @@ def build():
 
 
 def docker(*arguments: str, text: str | None = None) -> str:
-    """Run a Docker command; return its output."""
     done = subprocess.run(["docker", *arguments], input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"docker {' '.join(arguments)}: {done.stderr.strip()}")

@@ -70,7 +70,6 @@ def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
 
 
 def main() -> None:
-    """Feed the restarts and an hour of runs to the judge."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -87,7 +87,6 @@ class Labelled(NamedTuple):
 
     @property
     def test(self) -> str:
-        """Name of the test; both halves of a test belong together."""
         return self.name.rpartition("_split")[0] or self.name
 
 
@@ -147,7 +146,7 @@ def consensus(marks: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]
 
 
 def moved(values: Sequence[float], at: int, width: int) -> bool:
-    """True if the median of ``width`` points differs by 3 % or more from the median of the points before."""
+    """Return True if the median of ``width`` points differs by 3 % or more from the median of the points before."""
     before, after = values[max(0, at - width) : at], values[at : at + width]
     if len(before) < 5 or len(after) < 5:
         return False
@@ -240,7 +239,7 @@ def with_interval(counts: Sequence[tuple[str, Counts]]) -> str:
 
 
 def nested(series: Sequence[Labelled]) -> None:
-    """Print each grid's score by nested cross-validation, and the setting that is chosen with all folds."""
+    """Print each grid's score by nested cross-validation, and the setting that is best with all folds."""
     table = Table(series)
     print(f"{len(series)} series, {sum(len(s.values) for s in series):,} points, ", end="")
     print(f"{sum(len(s.changes) for s in series)} changes")
@@ -264,7 +263,6 @@ def shown(setting: Setting) -> str:
 
 
 def note(name: str, setting: str, score: Score, pace: float) -> None:
-    """Append a variant to the results file."""
     with RESULTS.open("a", encoding="utf-8") as file:
         row = (time.strftime("%Y-%m-%d %H:%M"), name, setting, *(f"{x:.4f}" for x in score), f"{pace:.0f}")
         file.write("\t".join(row) + "\n")
@@ -320,7 +318,6 @@ def guard() -> None:
 
 
 def main() -> None:
-    """Run one part of the protocol."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

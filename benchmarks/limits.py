@@ -54,7 +54,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _NARROW = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
-    "MKL_CBWR": "COMPATIBLE",  # SSE2, on CPUs of other vendors, too
+    "MKL_CBWR": "COMPATIBLE",  # SSE2, for CPUs of other vendors as well
 }
 _SECONDS, _ROUNDS = 0.25, 7
 _QUOTA = 0.4
@@ -167,7 +167,7 @@ def child(command: list[str], name: str, seed: int, change: str = "") -> Iterato
 
 
 def ratios(name: str, seed: int, changes: Sequence[str]) -> dict[str, float]:
-    """Return change → median ratio of the times with and without the change."""
+    """Return the median ratio of the times with and without each change."""
     command = [sys.executable, __file__, "--serve"]
     with ExitStack() as stack:
         processes = {
@@ -192,7 +192,6 @@ def _ask(process: subprocess.Popen[str]) -> float:
 
 
 def diagnosed(name: str, seed: int) -> dict[str, Any]:
-    """Return the doctor's answer."""
     with tempfile.TemporaryDirectory() as folder:
         file, settings = Path(folder, "model.onnx"), Path(folder, "probe.yaml")
         options: dict[str, Any] = {"model": "limits:model", "inputs": [{"shape": [*ALL[name].shape]}]}
@@ -241,7 +240,7 @@ def main() -> int:
     if asked.batches:
         compare_batches()
         return 0
-    # References with other sizes than the models.
+    # References whose sizes differ from those of the models.
     references = {
         engine: (
             ratios(f"{engine}gemm", -1, ["narrow"])["narrow"],

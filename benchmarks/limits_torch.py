@@ -1,7 +1,7 @@
 """Models of limits.py for torch, with seeded sizes.
 
-Each function builds a model from the source of its sizes, and from the change: "", "fit" or "own"; of models that use a
-batch, the batch.
+Each function builds a model from the source of its sizes, and from the change: "", "fit" or "own"; for models
+with a batch, the change is the batch.
 """
 
 from __future__ import annotations

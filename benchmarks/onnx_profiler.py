@@ -54,14 +54,12 @@ class Ratios(NamedTuple):
 
     @property
     def median(self) -> float:
-        """Median ratio of the runs."""
         return statistics.median(
             ours / theirs for ours, theirs in zip(self.compute, self.model_run, strict=True)
         )
 
 
 def resnet18(folder: Path) -> Path:
-    """Export the example's model as an ONNX file."""
     import torch
 
     sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
@@ -86,7 +84,6 @@ def compare(folder: Path, model: Path, repeats: int) -> Ratios:
 
 
 def main() -> None:
-    """Print both times and their ratio."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

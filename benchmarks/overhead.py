@@ -1,4 +1,4 @@
-"""Measures the probe's cost for a server: ratio of the example server's latency with a probe to that without."""
+"""Measures the probe's cost for a server: ratio of the example server's latencies with a probe and without one."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Turns:
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
         """Send requests for ``settle`` seconds that do not count, then for ``seconds`` that count."""
-        # Before the steady state, the canary warms up, and its first run also measures the cost of a turn for a busy
-        # server.
+        # Before the steady state, the canary warms up, and its first run also measures the cost of a turn for
+        # a busy server.
         asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
         self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=0)))
@@ -174,7 +174,6 @@ def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[f
 
 
 def main() -> None:
-    """Print both sides' p50, p90 and p99, their ratios with intervals, and the probe's measured duty."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

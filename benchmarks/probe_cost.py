@@ -79,7 +79,6 @@ class Reports:
         self.runs = 0
 
     def poll(self) -> None:
-        """Read one report."""
         with urllib.request.urlopen(f"{self._url}?since={self._cursor}", timeout=10) as response:
             report = json.load(response)
         self._cursor = report["cursor"]
@@ -94,7 +93,7 @@ class Reports:
 def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, Reports]]:
     """Start a probe in a separate process, and wait for the first run.
 
-    With ``without_pauses``, runs follow each other.
+    With ``without_pauses``, runs follow each other at once.
     """
     with tempfile.TemporaryDirectory() as folder:
         journal = f"{folder}/journal.jsonl"
@@ -104,7 +103,7 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
             config = Path(folder) / "probe.yaml"
             canaries = {"idle": {"target": "probe_cost:Idle"}}
             settings = {"listen": f"127.0.0.1:{port}", "journal": journal, "canaries": canaries}
-            config.write_text(json.dumps(settings))  # JSON is YAML too
+            config.write_text(json.dumps(settings))  # YAML includes JSON
             command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
             command += ["--log-level", "warning"]
         child = subprocess.Popen(command, cwd=Path(__file__).parent)
@@ -129,7 +128,7 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
 
 
 def unpaced(canary: Idle, port: int, journal: str | None = None) -> Probe:
-    """Make a probe without pauses, which settings do not allow, and without controls, which would take too long."""
+    """Make a probe without pauses (settings do not allow this) and without controls (they would take too long)."""
     made = Probe({"idle": canary}, listen=f"127.0.0.1:{port}", duty_cap=1.0, controls=False, journal=journal)
     made.settings = msgspec.structs.replace(made.settings, interval_seconds=1e-4)
     return made
@@ -144,7 +143,7 @@ def run_without_pauses(port: int, journal: str) -> None:
 
 
 def cpu(seconds: float, port: int) -> bool:
-    """Measure, and return True if the goal is met."""
+    """Measure CPU time, and return True if the goal is met."""
     with probe(port, without_pauses=False) as (process, reports):
         reports.poll()
         begin, used, before = time.monotonic(), _cpu(process), dict(reports.values)
@@ -168,7 +167,7 @@ def cpu(seconds: float, port: int) -> bool:
 
 
 def memory(runs: int, port: int) -> bool:
-    """Measure, and return True if the goal is met."""
+    """Measure memory, and return True if the goal is met."""
     readings: list[tuple[int, int]] = []  # runs, bytes
     with probe(port, without_pauses=True) as (process, reports):
         begin = time.monotonic()
@@ -212,7 +211,7 @@ class Reads:
 
 
 def asking(seconds: float, port: int) -> bool:
-    """Measure, and return True if the goal is met."""
+    """Measure the readings of memory, and return True if the goal is met."""
     probe = unpaced(Idle(), port)
     reads = Reads(probe)
 
@@ -255,7 +254,6 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Run all measurements."""
     if sys.argv[1:2] == ["without-pauses"]:
         run_without_pauses(int(sys.argv[2]), sys.argv[3])
     parser = argparse.ArgumentParser(

@@ -60,7 +60,6 @@ def write_model(path: Path) -> None:
 
 
 def docker(*arguments: str) -> str:
-    """Run a Docker command, and return its output."""
     return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -133,7 +132,6 @@ def measure(engine: str, image: str, packages: Path, counts: Sequence[int]) -> S
 
 
 def main() -> None:
-    """Measure each engine, and print the variance components."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

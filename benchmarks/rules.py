@@ -77,7 +77,7 @@ class Cost(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Evaluation time of all groups, as a share of their intervals."""
+        """Evaluation time of all groups, as a fraction of their intervals."""
         return sum(took / interval for took, interval in self.groups.values())
 
 
@@ -102,7 +102,7 @@ def one_host(seconds: float) -> Situation:
 
 
 def simulated() -> Simulated:
-    """Simulate one host: half an hour that fills the windows of the rules, then the scrapes to be served."""
+    """Simulate one host: half an hour that fills the windows of the rules, then the scrapes that are served."""
     texts: list[bytes] = []
     situation = one_host(PAST + WARM + MEASURE + 300)
     asyncio.run(history.exporters(situation, texts.append))
@@ -148,7 +148,7 @@ def add_past(past: Sequence[bytes], hosts: int, folder: Path, until: float) -> N
 
 @contextmanager
 def served(live: Sequence[bytes]) -> Iterator[int]:
-    """Serve the exporters of all hosts on one port, each under its own path: ``/7`` is the eighth."""
+    """Serve the exporters of all hosts on one port, each under its own path: ``/7`` is the eighth exporter."""
     began = time.monotonic()
 
     class Exporters(BaseHTTPRequestHandler):
@@ -210,7 +210,7 @@ class Metrics:
         return (self.total(name) - before.total(name)) / (self.at - before.at)
 
     def groups(self, name: str) -> dict[str, float]:
-        """Return group of rules → value."""
+        """Return a metric's value of each group of rules."""
         return {
             sample.labels["rule_group"].rpartition(";")[2]: sample.value
             for sample in self._samples
@@ -281,7 +281,6 @@ def _ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def show(cost: Cost) -> None:
-    """Print the cost of one fleet size."""
     print(
         f"\n{cost.hosts} hosts ({cost.window:.1f} samples in 5 min): {cost.series:,.0f} series; "
         f"{cost.samples:,.0f} samples/s; {cost.memory / 2**30:.1f} GiB; "
@@ -298,7 +297,6 @@ def show(cost: Cost) -> None:
 
 
 def main() -> None:
-    """Print the cost of each fleet size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

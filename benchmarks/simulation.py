@@ -70,7 +70,9 @@ def clock(rng: np.random.Generator, runs: int) -> Floats:
 
 
 def modes(gap: float, dwell: float) -> Noise:
-    """Return noise of two modes with equal weight; ``dwell``: mean length of a stay in runs (2: independent runs)."""
+    """Return noise of two modes with equal weight; ``dwell`` is the mean length of a stay in runs (2:
+    independent runs).
+    """
 
     def noise(rng: np.random.Generator, runs: int) -> Floats:
         state = (np.cumsum(rng.random(runs) < 1 / dwell) + rng.integers(2)) % 2
@@ -315,7 +317,7 @@ def slowed(
 
 
 def one_slower(rng: np.random.Generator) -> Scene:
-    """Make a scene in which the only replica on the old image becomes slower by itself; the new image is as fast."""
+    """Make a scene whose only replica on the old image becomes slower by itself; the new image is as fast."""
     made = scene(rng, stay=1)
     at = made.after[0].generation.started_at
     return made._replace(before=slowed(made.before, "stays0", 1.15, at))
@@ -343,7 +345,7 @@ def beside(image: float, rng: np.random.Generator) -> Scene:
 
 
 def cold(ratio: float, rng: np.random.Generator) -> Scene:
-    """Make an upgrade of two replicas, after which loading takes ``ratio`` times as long."""
+    """Make an upgrade of two replicas; with the new image, loading takes ``ratio`` times as long."""
     made = scene(rng, replicas=2)
 
     def starting(start: Start, seconds: float) -> Start:
@@ -354,7 +356,9 @@ def cold(ratio: float, rng: np.random.Generator) -> Scene:
 
 
 def hardware(slower: float, rng: np.random.Generator) -> Scene:
-    """Make three old pods on each of two classes of hosts, and three new pods only on the class half as fast."""
+    """Make three old pods on each of two classes of hosts, and three new pods only on the class that is half as
+    fast.
+    """
 
     def pods(name: str, at: float, image: str, ratio: float, model: str) -> list[Start]:
         known, log = {**THREADS, "cpu_model": model}, math.log(ratio)

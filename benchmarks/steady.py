@@ -51,7 +51,7 @@ _SHARE = 0.8
 
 
 class Series(NamedTuple):
-    """Latencies (seconds) of one start, its steady level, and the index of its steady state (None without)."""
+    """Latencies (seconds) of one start, its steady level, and the index of its steady state (None without one)."""
 
     kind: str
     seconds: Sequence[float]
@@ -121,7 +121,7 @@ def in_hindsight(kind: str, seconds: Sequence[float]) -> Series:
 
 
 SHAPES: dict[str, Callable[[int], float]] = {
-    # excess of the k-th repeat over the steady level, as a share of this level
+    # excess of the k-th repeat over the steady level, as a fraction of this level
     "flat": lambda k: 0.0,
     "step, 5 at +100 %": lambda k: 1.0 if k < 5 else 0.0,
     "step, 20 at +50 %": lambda k: 0.5 if k < 20 else 0.0,
@@ -167,7 +167,7 @@ def fixed(count: int) -> Rule:
 
 
 def georges(latencies: Sequence[float]) -> bool:
-    """True if the coefficient of variation of the last 10 repeats is below 2 %.
+    """Return True if the coefficient of variation of the last 10 repeats is below 2 %.
 
     Georges et al., "Statistically Rigorous Java Performance Evaluation", 2007.
     """
@@ -243,7 +243,6 @@ def table(title: str, series: Sequence[Series]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the results of the rules."""
     for path in (CHOSEN_ON, HELD_OUT):
         recorded = json.loads(gzip.decompress(path.read_bytes()))
         real = [in_hindsight(each["kind"], each["seconds"]) for each in recorded["starts"]]

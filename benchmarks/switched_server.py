@@ -53,7 +53,6 @@ async def release(request: web.Request) -> web.Response:
 
 
 def main() -> None:
-    """Run the server."""
     app = create_app()
     app[_GATE] = Gate(app[CLASSIFIER].pool)
     app.cleanup_ctx.append(probing)

@@ -68,7 +68,7 @@ FALSE_GOALS = {"live, all cells: false call": 0.5, "event: false calls at quiet 
 """Row → largest accepted rate, in %."""
 LOOKS, LAST, COMPARED, CALLED = (5, 8, 12, 24, 48), 192, 12, ("regressed", "improved")
 AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
-BURST = 2.5  # when a new start has 12 runs, siblings have five, the fewest for a comparison
+BURST = 2.5  # when a new start has 12 runs, siblings have five, the smallest number for a comparison
 Rng: TypeAlias = np.random.Generator
 Build: TypeAlias = Callable[[Rng], Scene]
 
@@ -149,7 +149,7 @@ def share(row: str, outcomes: Sequence[bool]) -> Iterator[Figure]:
 
 
 def first(looks: Iterable[Look], states: Sequence[str] = CALLED, causes: Sequence[str] = ()) -> float:
-    """Return the number of runs at the first look with one of the states (and causes); infinite without one."""
+    """Return the number of runs at the first look with one of the states (and causes); infinite without such a look."""
     right = (each.runs for each in looks if each.state in states and (not causes or each.cause in causes))
     return next(right, math.inf)
 
@@ -202,7 +202,7 @@ def causes(right: tuple[str, ...], waits: bool) -> Figures:
 
 
 def contradicts(looks: Sequence[Look]) -> bool:
-    """True if two looks name different causes, or if a call is withdrawn."""
+    """Return True if two looks name different causes, or if a call is withdrawn."""
     called = [look for look in looks if look.state in CALLED]
     causes = {look.cause for look in called} - {"unknown"}
     is_taken_back = bool(called) and looks[-1].state not in (called[0].state, "unconfirmed")
@@ -253,22 +253,22 @@ CAUSES: tuple[tuple[str, dict[str, Any], tuple[str, ...], str], ...] = (
 
 
 def says(made: Build, right: Callable[[Any], bool], rng: Rng) -> bool:
-    """True if the verdict after 24 runs is correct."""
+    """Return True if the verdict after 24 runs is correct."""
     return right(ask(*made(rng).at(24)))
 
 
 def is_called(result: Any) -> bool:
-    """True if the change is called `regressed`."""
+    """Return True if the change is called `regressed`."""
     return bool(result.state == "regressed")
 
 
 def is_blamed(result: Any) -> bool:
-    """True if the image is named as a cause of a slowdown."""
+    """Return True if the verdict names the image as a cause of a slowdown."""
     return is_called(result) and result.causes.cause in ("image", "both")
 
 
 def loads(result: Any) -> bool:
-    """True if the verdict names a change of loading in the cold start."""
+    """Return True if the verdict names a change of loading in the cold start."""
     return "load" in result.causes.cold_start
 
 
@@ -279,17 +279,18 @@ def called_measures(shown: Scene) -> set[str]:
 
 
 def measure(names: Sequence[str], ratio: float, sd: float, rng: Rng) -> bool:
-    """True if only the last measure is called, as `regressed`; for a ratio of 1, True if any measure is called."""
+    """Return True if only the last measure is called, as `regressed`; for a ratio of 1, if any measure is called."""
     old, new = (measured(names, by, sd) for by in (1.0, ratio))
     called = called_measures(scene(rng, replicas=2, old=old, new=new))
     return bool(called) if ratio == 1 else called == {f"{names[-1]} regressed"}
 
 
 def spread(ratio: float, neighbour: str, rng: Rng) -> bool:
-    """True if the judge calls a change of spread. The new image's spread is ``ratio`` times as large, the median equal.
+    """Return True if the judge calls a change of spread. The new image's spread is ``ratio`` times as large, the
+    median equal.
 
-    There are two replicas with three earlier starts. A neighbour, if any, increases the spread of all runs, also of two
-    siblings: from time to time, or since the upgrade.
+    There are two replicas with three earlier starts. A neighbour, if any, increases the spread of all runs,
+    even of two siblings: from time to time, or since the upgrade.
     """
     blocks = int(5 * GAP / EVERY)
     is_busy = np.cumsum(rng.random(blocks) < 1 / 30) % 2 == 1
@@ -337,8 +338,6 @@ class Row(NamedTuple):
 
 
 def rows() -> Iterator[Row]:
-    """Return all rows."""
-
     def cell(sd: float, replicas: int, earlier: int) -> tuple[str, Callable[..., Scene]]:
         words = f"restart SD {sd:.1%}, {replicas} replicas, {earlier} earlier"
         return words, partial(scene, restart_sd=sd, replicas=replicas, earlier=earlier)
@@ -457,7 +456,6 @@ def outcome(name: str, seed: int, number: int) -> Any:
 
 
 def figures(args: argparse.Namespace) -> Iterator[Figure]:
-    """Return the figures of the selected rows."""
     asked, pools = re.compile(args.rows), defaultdict[str, list[tuple[Row, list[Any]]]](list)
     if asked.search("scan and event"):
         yield from series(args)

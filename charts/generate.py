@@ -1,7 +1,8 @@
-"""``make chart`` (also part of ``make dashboards``): writes the chart's copies and README, and the plain manifests.
+"""``make chart`` (also part of ``make dashboards``): writes the chart's copies and README, and the plain
+manifests.
 
-Helm reads only files in the chart's folder, so rules and dashboards are copied into this folder. The README's table is
-made from the comments in values.yaml: a comment describes the key below it.
+Helm reads only files in the chart's folder, so this program copies rules and dashboards into this folder. The
+README's table comes from the comments in values.yaml: a comment describes the key below it.
 """
 
 from __future__ import annotations
@@ -49,11 +50,7 @@ unknown to `values.schema.json`. Rules and dashboards are copies: edit `promethe
 
 
 def copies() -> dict[Path, str]:
-    """Return the files of the chart that are copies.
-
-    Returns:
-        Content by path in the chart.
-    """
+    """Return the content of the chart's copied files by path."""
     return {
         CHART / folder / source.name: source.read_text(encoding="utf-8")
         for folder, pattern in COPIES.items()
@@ -98,11 +95,6 @@ def _default(node: yaml.Node) -> str:
 
 
 def readme() -> str:
-    """Return the chart's README.
-
-    Returns:
-        Markdown.
-    """
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     values = (CHART / "values.yaml").read_text(encoding="utf-8")
     rows = [f"| `{key}` | {default} | {about} |" for key, default, about in described(values)]
@@ -127,12 +119,9 @@ def render(*options: str) -> str:
 
 
 def plain() -> dict[Path, str]:
-    """Return the manifests for a cluster without Helm.
+    """Return the manifests for a cluster without Helm, as YAML by path.
 
-    Dashboards are not included, because kubectl can make ConfigMaps directly from the files.
-
-    Returns:
-        Path → YAML.
+    They lack the dashboards, because kubectl can make ConfigMaps directly from the files.
     """
     off = ("--set", "dashboards.enabled=false")
     exporter = render(*off, "--set", "monitoring.enabled=false")
@@ -160,7 +149,7 @@ def main() -> None:
                 path.unlink()
     _write(wanted | {CHART / "README.md": readme()})
     if shutil.which("helm"):
-        _write(plain())  # rendered from the files that were just written
+        _write(plain())  # rendered from the files written above
     else:
         print("helm is not installed, so deploy/kubernetes was not written; run .ci/helm", file=sys.stderr)
 

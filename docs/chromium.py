@@ -72,7 +72,7 @@ class Tab:
         return answer["result"].get("value")
 
     async def show(self, html: str, width: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Show a document.
+        """Display a document.
 
         Args:
             html: The document.
@@ -132,7 +132,7 @@ async def tab() -> AsyncIterator[Tab]:
 
 
 async def _address(child: asyncio.subprocess.Process) -> str:
-    """Return the address of DevTools, which Chromium prints."""
+    """Read and return the address of DevTools, which Chromium prints."""
     assert child.stderr is not None
     async for line in child.stderr:
         if b"DevTools listening on ws://" in line:

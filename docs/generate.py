@@ -3,9 +3,9 @@
 These are docs/metrics.md, contract/kinds.py, the exporter's page of the runbooks, the probe's settings in
 docs/probe.md, the JSON Schemas, and the policy's numbers in pages that repeat them.
 
-A new metric needs no change here, unless none of the ``PARTS`` fits its name, or a label has a fixed set of values.
-The page is made from the declarations, which are next to the code that uses them. A sentence that repeats a number of
-:mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
+A new metric needs no change here, unless none of the ``PARTS`` fits its name, or a label has a fixed set of
+values. The source of the page is the declarations beside the code that uses them. A sentence that repeats a
+number of :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ KINDS: dict[str, Kind] = {{
 
 
 def table(metrics: Iterable[Metric]) -> str:
-    """Return the module with the kinds of the probe's metrics.
+    """Return the text of the module with the kinds of the probe's metrics.
 
     Raises:
         ValueError: One name has two kinds.
@@ -198,7 +198,6 @@ _METRICS = re.compile(r"(<!-- metrics: made by `make docs` .*-->\n).*", re.DOTAL
 
 
 def render(metrics: Iterable[Metric]) -> str:
-    """Return the generated part of the page of metrics."""
     parts: dict[str, list[Metric]] = {title: [] for title in PARTS}
     for metric in metrics:
         parts[_part(metric)].append(metric)
@@ -209,7 +208,7 @@ def render(metrics: Iterable[Metric]) -> str:
 
 
 def unit(name: str) -> str:
-    """Return the unit at the end of a metric's name; empty without a unit."""
+    """Return the unit at the end of a metric's name, or an empty text."""
     stem = name.removesuffix("_total")
     return next((text for suffix, text in _UNITS.items() if stem.endswith(f"_{suffix}")), "")
 
@@ -276,7 +275,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
 
 
 def numbers(policy: Policy) -> dict[str, str]:
-    """Return name in ``STATEMENTS`` → number, as written in texts."""
+    """Return the numbers of the policy by name in ``STATEMENTS``, as written in texts."""
     *looks, last = policy.decide.looks
     return {
         "effect_ratio": f"{policy.decide.smallest_effect:g}",
@@ -308,7 +307,7 @@ def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
     """Return ``text`` with the policy's current numbers in its statements.
 
     Raises:
-        ValueError: A statement is missing in the text, because the text was changed without STATEMENTS.
+        ValueError: A statement of STATEMENTS is missing in the text.
     """
     known = numbers(policy)
     for statement in statements:
@@ -355,7 +354,7 @@ def settings_table() -> str:
 
 
 def _range(kind: Any) -> str:
-    """Return a range such as ``0.1 to 86400``; empty if any value of the type is allowed."""
+    """Return a range such as ``0.1 to 86400``, or an empty text if any value of the type is allowed."""
     kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
     number = next(
         (k for k in kinds if isinstance(k, msgspec.inspect.FloatType | msgspec.inspect.IntType)), None
@@ -370,7 +369,7 @@ def _range(kind: Any) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Return path → text of all generated files."""
+    """Return the text of each generated file by path."""
     made = {}
     for name, statements in STATEMENTS.items():
         path = ROOT / name
@@ -397,7 +396,7 @@ def files() -> dict[Path, str]:
 
 
 def printed() -> dict[str, dict[str, Any]]:
-    """Return command → JSON Schema of its ``--json`` output."""
+    """Return the JSON Schema of each command's ``--json`` output."""
     text, number = {"type": "string"}, {"type": "number"}
     experiment = {
         "ended": text,
@@ -424,7 +423,7 @@ def schema_of_answer(
     Args:
         command: Name of the command.
         results: Structs whose fields together are the fields of a canary's result.
-        more: Field → schema, for fields that the command adds to the whole answer.
+        more: Schemas, by name, of fields that the command adds to the whole answer.
     """
     _, definitions = msgspec.json.schema_components(results, ref_template="#/$defs/{name}")
     fields: dict[str, Any] = {}
@@ -465,7 +464,7 @@ def schema_of_rows(command: str, row: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _with_null(schema: Any) -> Any:
-    """Allow null for each number, because a number that is not finite is null in JSON."""
+    """Allow null for each number: in JSON, null stands for a number that is not finite."""
     if isinstance(schema, dict):
         made = {key: _with_null(value) for key, value in schema.items()}
         return {**made, "type": ["number", "null"]} if made.get("type") == "number" else made
@@ -504,7 +503,7 @@ def web_page(markdown: str) -> str:
 
 
 def main() -> None:
-    """Write all files; after an error, exit with one line that says what to change."""
+    """Write all files; after an error, exit with one line that names the necessary change."""
     try:
         made = files()
     except ValueError as error:

@@ -41,11 +41,7 @@ README = (1000, "status.png")
 
 
 async def status_page() -> str:
-    """Return the status page at the end of the situation.
-
-    Returns:
-        HTML.
-    """
+    """Return the status page at the end of the situation, as HTML."""
     [exporter] = await exporters(SITUATIONS[SITUATION], lambda _: None)
     with patch("time.time", lambda: END), patch("time.monotonic", lambda: END + 2):
         page = await status.page(
@@ -55,11 +51,7 @@ async def status_page() -> str:
 
 
 def report() -> str:
-    """Return the report of ``compare --html`` on simulated runs that are 20 % slower.
-
-    Returns:
-        HTML.
-    """
+    """Return the report of ``compare --html`` on simulated runs that are 20 % slower."""
     rng = np.random.default_rng(20)
     before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
     result = compare_runs("", before, after)
@@ -68,11 +60,7 @@ def report() -> str:
 
 
 def bisection() -> str:
-    """Return the report of ``bisect --html`` on simulated experiments.
-
-    Returns:
-        HTML.
-    """
+    """Return the report of ``bisect --html`` on simulated experiments."""
     texts = {
         "env.OMP_NUM_THREADS": "OMP_NUM_THREADS 4 → 2",
         "package torch": "torch 2.7.0 → 2.8.0",
@@ -97,11 +85,7 @@ def bisection() -> str:
 
 
 def limits() -> str:
-    """Return the answer of ``doctor --limits`` on a simulated profile, as a terminal shows it.
-
-    Returns:
-        HTML.
-    """
+    """Return the answer of ``doctor --limits`` on a simulated profile, as HTML that looks like a terminal."""
     operators = (
         ("aten::addmm", 0.0351, "4096 float, 1x4096 float, 4096x4096 float", 2.0, 4.0, 8.0),
         ("aten::gelu", 0.0004, "1x4096 float", 0.0, 0.002, 8.0),
@@ -121,11 +105,6 @@ def limits() -> str:
 
 
 async def draw() -> dict[Path, bytes]:
-    """Draw every page.
-
-    Returns:
-        File → PNG.
-    """
     pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.PAGE}
     drawn = {}
     async with tab() as browser:

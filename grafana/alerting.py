@@ -60,11 +60,7 @@ Rule = Mapping[str, Any]
 
 
 def files() -> dict[Path, str]:
-    """Return Grafana's provisioning files: one that adds the rules, and one that removes them.
-
-    Returns:
-        Content of the files, by path.
-    """
+    """Return Grafana's provisioning files by path: one that adds the rules, and one that removes them."""
     source = [yaml.load(path.read_bytes(), yaml.CSafeLoader) for path in sorted(RULES.glob("*.yml"))]
     groups = [*_groups([group for rules in source for group in rules["groups"]])]
     uids = [{"orgId": _ORGANISATION, "uid": rule["uid"]} for group in groups for rule in group["rules"]]

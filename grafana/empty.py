@@ -64,10 +64,11 @@ _WHY = {place: why for why, places in EMPTY.items() for place in places}
 
 
 def why(place: str) -> str | None:
-    """Return the reason why a query may return no series; None if it must return a series.
+    """Return the reason why a query may return no series, or None if it must return a series.
 
     Args:
-        place: Place as in ``queries()``: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording NAME``.
+        place: Place as in ``queries()``: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording
+    NAME``.
     """
     if place.startswith("alert ") or (place.startswith("recording ") and place.endswith(":holds")):
         return NO_ALERT

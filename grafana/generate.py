@@ -24,16 +24,10 @@ def files() -> dict[Path, str]:
 
 
 def render(board: Board) -> str:
-    """Return a dashboard as JSON.
-
-    Args:
-        board: A board that is not built yet.
-    """
     return json.dumps(board.build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main() -> None:
-    """Write all files."""
     for path, text in files().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

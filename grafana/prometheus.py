@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Results of a query, and Prometheus' warnings and infos, such as on the rate of a gauge."""
+    """Results of a query, and Prometheus' warnings and infos, for example on the rate of a gauge."""
 
     results: Sequence[Result]
     remarks: Sequence[str]
@@ -63,7 +63,7 @@ class Prometheus:
         return self._query("query", query=expression, time=time)
 
     def over(self, expression: str, start: float, end: float, step: float) -> Answer:
-        """Run a range query; both ends of the range are included.
+        """Run a range query, which includes both ends of the range.
 
         Args:
             expression: PromQL.
@@ -86,7 +86,7 @@ class Prometheus:
         return [rule for group in data["groups"] for rule in group["rules"]]
 
     def data(self, path: str, **asked: object) -> dict[str, Any]:
-        """Return the unchanged data of an answer, from which Grafana makes its data frames.
+        """Return the unchanged data of an answer; Grafana makes its data frames from these data.
 
         Args:
             path: ``query`` or ``query_range``.
@@ -109,8 +109,7 @@ class Prometheus:
         return Answer(results, remarks)
 
     def _ask(self, path: str, asked: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
-        """Return the data of an answer, and remarks on it."""
-        # A POST request, because a query may be too long for a URL.
+        # Send a POST request, because a query may be too long for a URL.
         body = urllib.parse.urlencode(asked).encode() if asked else None
         try:
             try:

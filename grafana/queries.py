@@ -19,13 +19,11 @@ from typing import Any, NamedTuple
 JSON = Path(__file__).parent / "dashboards/json"
 
 _LABEL_VALUES = re.compile(r"label_values\((?P<selector>.*), (?P<label>\w+)\)")
-# A name begins with a letter, because $1 is a group of label_replace.
+# A name starts with a letter, because $1 is a group of label_replace.
 _VARIABLE = re.compile(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))")
 
 
 class Query(NamedTuple):
-    """One query, and its place."""
-
     dashboard: str
     place: str
     raw: str
@@ -35,7 +33,7 @@ class Query(NamedTuple):
 
 
 def dashboards() -> dict[str, Mapping[str, Any]]:
-    """Return the JSON of the dashboards, by name of the file without its extension."""
+    """Return the JSON of each dashboard, by the name of its file without the extension."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(JSON.glob("*.json"))}
 
 
@@ -76,11 +74,7 @@ def expression(raw: str, values: Mapping[str, str]) -> str:
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON of all panels with queries, in order; panels in collapsed rows are included.
-
-    Args:
-        dashboard: JSON of the dashboard.
-    """
+    """Yield the JSON of all panels with queries, in order, with the panels in collapsed rows."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panels({"panels": panel.get("panels") or ()})

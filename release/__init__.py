@@ -8,8 +8,7 @@ from typing import Any
 
 
 def pyproject() -> dict[str, Any]:
-    """Return the content of pyproject.toml."""
-    # Imported by name, because tomllib exists only from Python 3.11 on, and mypy checks for 3.10.
+    # The import needs the name as text: tomllib exists only from Python 3.11 on, and mypy checks for 3.10.
     tomllib = import_module("tomllib")
     found: dict[str, Any] = tomllib.loads(
         (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")

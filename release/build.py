@@ -1,8 +1,8 @@
 """``make release``: builds all files of a release in dist/, and tries them on each installed Python.
 
-Builds the source distribution, the wheel and its bill of materials; installs the wheel on each Python from local files
-only, and measures with it; builds both images. The workflow .github/workflows/release.yml publishes them: see
-release/README.md.
+Builds the source distribution, the wheel and its bill of materials; installs the wheel on each Python from
+local files only, and measures with it; builds both images. The workflow .github/workflows/release.yml
+publishes them: see release/README.md.
 """
 
 from __future__ import annotations
@@ -28,17 +28,13 @@ def pythons() -> Iterator[tuple[str, str]]:
     """Yield version and path of each supported Python on the PATH and in pyenv."""
     for version in PYTHONS:
         known = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
-        # pyenv first, because its programs on the PATH run only the selected version.
+        # First pyenv, because its programs on the PATH run only the selected version.
         if path := str(known[-1]) if known else shutil.which(f"python{version}"):
             yield version, path
 
 
 def packages(folder: Path) -> tuple[Path, Path]:
-    """Build the source distribution, and from it the wheel, into ``folder``.
-
-    Returns:
-        Their paths: source distribution, wheel.
-    """
+    """Build the source distribution, and from it the wheel, into ``folder``; return both paths in this order."""
     with tempfile.TemporaryDirectory() as name:
         python = _environment(sys.executable, Path(name) / "tools")
         _run(python, *_PIP, "install", "--require-hashes", "--requirement", ROOT / "release/build.txt")
@@ -86,7 +82,7 @@ def _environment(interpreter: str, folder: Path) -> str:
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command without this checkout on PYTHONPATH; on failure, exit with the end of the command's output."""
+    """Run a command without this checkout on PYTHONPATH; after a failure, exit with the end of the command's output."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:

@@ -36,11 +36,7 @@ _HEAD = "# Made by `make hashes` for the images, from pyproject.toml and constra
 
 
 def wanted() -> dict[Path, list[str]]:
-    """Return the requirements for each file.
-
-    Returns:
-        File → requirements, as in pyproject.toml.
-    """
+    """Return the requirements, as in pyproject.toml, for each file."""
     document = pyproject()
     project = document["project"]
     extras = project["optional-dependencies"]
@@ -63,8 +59,8 @@ def text(
     """Return a requirements file with the hashes of each package's wheels.
 
     Args:
-        versions: Name → version.
-        files: Name → files that an index lists (PEP 691).
+        versions: Versions by name.
+        files: Files that an index lists (PEP 691), by name.
         fitting: Pattern of the names of fitting wheels.
 
     Raises:
@@ -84,13 +80,10 @@ def text(
 
 
 def resolved(requirements: Iterable[str]) -> dict[str, str]:
-    """Ask pip for the versions that it would install within the constraints.
+    """Return the versions that pip would install within the constraints, by name, with dependencies.
 
     Args:
         requirements: As in pyproject.toml.
-
-    Returns:
-        Name → version, including dependencies.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [

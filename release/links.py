@@ -1,7 +1,7 @@
-"""Hook of mkdocs: changes links to files outside of docs/, which are not on the site, to links to the repository.
+"""Hook of mkdocs: changes links to files outside of docs/, which the site lacks, to links to the repository.
 
-SITE_REPOSITORY is the repository's address, such as ``https://github.com/OWNER/infercanary/blob/main``. Without it,
-such links become plain text.
+SITE_REPOSITORY is the repository's address, such as ``https://github.com/OWNER/infercanary/blob/main``.
+Without it, such links become plain text.
 """
 
 from __future__ import annotations
@@ -45,10 +45,5 @@ def outside(markdown: str, page: Path, repository: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the page with links that work on the site. Called by mkdocs.
-
-    Args:
-        markdown: Text of the page.
-        page: The page as mkdocs' object.
-    """
+    """Return the page with links that work on the site. Called by mkdocs."""
     return outside(markdown, Path(page.file.abs_src_path), os.environ.get("SITE_REPOSITORY", ""))

@@ -1,9 +1,9 @@
 """``make pin``: writes compose.pinned.yml, an overlay with the digest of every image of the Compose file.
 
-For an image that Compose builds, the overlay has the digests of the base images, as BuildKit's additional contexts.
-Run this at a release: the file has the registries' current digests, for all platforms of an image. The Compose file
-itself keeps exact tags, which people can read. Use the overlay with ``docker compose -f docker-compose.yml -f
-compose.pinned.yml up``.
+For an image that Compose builds, the overlay has the digests of the base images, as BuildKit's additional
+contexts. Run this at a release: the file has the registries' current digests, for all platforms of an image.
+The Compose file itself keeps exact tags, which people can read. Use the overlay with ``docker compose -f
+docker-compose.yml -f compose.pinned.yml up``.
 """
 
 from __future__ import annotations
@@ -29,26 +29,21 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def pulled(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the images that come from a registry. Images that Compose builds have no digest in a registry.
+    """Return the images that come from a registry, with their tags, by service; built images have no digest in a
+    registry.
 
     Args:
         document: Content of a Compose file.
-
-    Returns:
-        Service → image, with its tag.
     """
     built = {each["image"] for each in document["services"].values() if "build" in each}
     return {name: each["image"] for name, each in document["services"].items() if each["image"] not in built}
 
 
 def bases(document: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the base images of images that Compose builds.
+    """Return the base images of images that Compose builds, by service, without the Dockerfile's own stages.
 
     Args:
         document: Content of a Compose file in the repository's root.
-
-    Returns:
-        Service → images that its Dockerfile begins with, without the Dockerfile's own stages.
     """
     found = {}
     for name, service in document["services"].items():
@@ -93,7 +88,7 @@ def from_registry(image: str) -> str:
     Raises:
         UsageError: buildx is missing, or the registry does not answer.
     """
-    # The whole manifest, because buildx prints a table for any format that begins with {{.Manifest.
+    # Request the whole manifest, because buildx prints a table for any format that starts with {{.Manifest.
     command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{json .Manifest}}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
@@ -102,7 +97,7 @@ def from_registry(image: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{image}: the registry does not answer within 120 s") from None
     if done.returncode:
-        # A second call, because Docker's message about a missing plugin differs between versions.
+        # Run a second command, because Docker's message about a missing plugin differs between versions.
         if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode:  # noqa: S607
             raise UsageError(
                 "docker has no plugin buildx: install docker-buildx-plugin, or Debian's docker-buildx"
@@ -116,7 +111,7 @@ def from_registry(image: str) -> str:
 
 
 def main() -> None:
-    """Write the overlay, or print one line with the reason and write nothing."""
+    """Write the overlay; after an error, print one line with the reason and write nothing."""
     try:
         made = overlay(yaml.safe_load(SOURCE.read_text(encoding="utf-8")), from_registry)
     except UsageError as error:

@@ -1,7 +1,8 @@
-"""``python -m release.sbom``: writes exporter/infercanary.cdx.json, the bill of materials in the wheel (PEP 770).
+"""``python -m release.sbom``: writes exporter/infercanary.cdx.json, the bill of materials in the wheel (PEP
+770).
 
-A wheel contains no code of other projects. So the bill lists the project and its dependencies, by extra, with the
-version ranges of pyproject.toml. The exact versions in an image are in the image's own bill
+A wheel contains no code of other projects. So the bill lists the project and its dependencies, by extra, with
+the version ranges of pyproject.toml. An image has its own bill with its exact versions
 (.github/workflows/release.yml).
 """
 
@@ -24,7 +25,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*])?\s*([^;]*)(?:;\s*(.*))
 def bill(project: dict[str, Any]) -> dict[str, Any]:
     """Return the bill in CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json).
 
-    The bill has no time and no serial number, so that the same project always has the same bill.
+    The bill has no time and no serial number, so that equal projects have equal bills.
 
     Args:
         project: Table `project` of pyproject.toml.
@@ -77,7 +78,6 @@ def _components(project: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def text() -> str:
-    """Return the content of the file (JSON)."""
     return json.dumps(bill(pyproject()["project"]), indent=1) + "\n"
 
 

@@ -64,7 +64,7 @@ def versions(device: str) -> str:
 
 
 def perform(name: str, device: str, scale: float) -> None:
-    """Run one step in this process; its outcome is the last printed line."""
+    """Run one step in this process; the last printed line is its outcome."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             place = Place(device, scale, Path(folder))
@@ -82,7 +82,7 @@ def perform(name: str, device: str, scale: float) -> None:
 
 
 def launched(each: Step, device: str, scale: float, limit: float) -> dict[str, Any]:
-    """Run a step in a separate process; return its outcome. At the time limit, all its processes are ended."""
+    """Run a step in a separate process; return its outcome. At the time limit, end all its processes."""
     command = [
         sys.executable,
         "-m",
@@ -145,7 +145,6 @@ def table(device: str, run: dict[str, Any], names: list[str]) -> str:
 
 
 def main() -> int:
-    """Run the steps."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -192,7 +191,7 @@ def main() -> int:
         device, {"versions": versions("cpu" if why else given.device), "steps": {}}
     )
     for name, each in table_of_steps.items():
-        # try again what was not run: a missing program may be installed now
+        # try again steps that were not run: a missing program may be installed now
         before = run["steps"].get(name, {"outcome": "not run"})["outcome"]
         if name in given.step or (not given.step and before == "not run"):
             begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Ten changes to a model: each must be found, with the right cause, in interleaved runs of both sides."""
+"""Ten changes to a model: in interleaved runs of both sides, each change must be found, with the right cause."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _target(place: Place, model: Any, shape: list[int], **options: Any) -> Torch
 
 
 def _grew(seen: Seen, phase: str) -> bool:
-    """True if this phase has more than 40 % of the increase of all phases that grew."""
+    """Return True if this phase has more than 40 % of the increase of all phases that grew."""
     whole = sum(value for value in seen.phases.values() if value > 0)
     return seen.phases.get(phase, 0.0) > 0.4 * whole > 0
 
 
 def _operator(*words: str) -> Callable[[Seen], bool]:
-    """True if a changed operator, or the description of its change, contains one of these words."""
+    """Return True if a changed operator, or the description of its change, contains one of these words."""
     return lambda seen: any(
         word in f"{name} {detail}" for name, detail in seen.operators.items() for word in words
     )

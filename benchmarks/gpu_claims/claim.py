@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["held", "refuted", "not shown"]
 
-# Student's t, 97.5 %, by degrees of freedom; beyond the table the normal distribution's 1.96 is near enough.
+# Student's t, 97.5 %, by degrees of freedom; beyond the table, the normal distribution's 1.96 is close
+# enough.
 _T = (
     12.71,
     4.30,
@@ -75,7 +76,6 @@ class Measured(NamedTuple):
 
 
 def from_json(found: dict[str, Any]) -> Measured:
-    """Read the result of :meth:`Measured.as_json`."""
     numbers = ("value", "low", "high", "least", "most")
     values: dict[str, Any] = {name: float(v) if name in numbers else v for name, v in found.items()}
     return Measured(**values)
@@ -111,7 +111,7 @@ def paired_ratio(
 ) -> tuple[float, float, float]:
     """Return the ratio of a statistic, first sides to second sides, with its 95 % bootstrap interval.
 
-    Whole pairs are resampled, because requests in a block are correlated.
+    The bootstrap resamples whole pairs, because requests in a block are correlated.
     """
 
     def ratio(chosen: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:

@@ -25,7 +25,6 @@ _INTERVAL_SECONDS = 1.6
 
 @contextmanager
 def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
-    """Open the device's controls, and warm them up."""
     controls, _ = available_controls(place.device)
     if not controls:
         raise NotRun(f"no controls are available for {place.device}")
@@ -38,7 +37,6 @@ def opened(place: Place) -> Iterator[Mapping[str, Seconds]]:
 
 
 def seconds(work: Seconds, repeats: int = _REPEATS) -> float:
-    """Return the median time of one execution, in seconds."""
     return statistics.median(work() for _ in range(repeats))
 
 
@@ -77,8 +75,8 @@ def repeat(place: Place) -> list[Measured]:
 def memory_hog(place: Place) -> list[Measured]:
     """Claim: controls do not change beside a process that copies memory.
 
-    Without MPS a GPU runs one process at a time. A control's repeat is shorter than a time slice, and its wait is
-    excluded.
+    Without MPS, a GPU runs one process at a time. A control's repeat is shorter than a time slice, and its
+    wait is excluded.
     """
     torch_module(place)
     with Busy(place, "memory", 1 if place.on_gpu else 2) as load:
@@ -91,7 +89,9 @@ def memory_hog(place: Place) -> list[Measured]:
 
 
 def _under(place: Place, load: Busy) -> dict[str, list[float]]:
-    """Return control → ratios of loaded to unloaded time. Both times are measured in turns, so that drift cancels."""
+    """Return the ratios of loaded to unloaded time by control. Both times are measured in turns, so that drift
+    cancels.
+    """
     ratios: dict[str, list[float]] = {}
     with opened(place) as controls:
         for _ in range(place.times(5)):
@@ -104,7 +104,7 @@ def _under(place: Place, load: Busy) -> dict[str, list[float]]:
 
 
 def _tagged(place: Place, load: Busy) -> list[Measured]:
-    """Return the share of a real probe's runs with the tag ``gpu_busy``, beside the load and without load."""
+    """Return the shares of a real probe's runs with the tag ``gpu_busy``, beside the load and without load."""
     probe = Probe(
         {"canary": TorchTarget(lambda x: x * 2, [{"shape": [1024]}], device=place.device)},
         listen="127.0.0.1:0",
@@ -132,7 +132,6 @@ def _said(runs: Sequence[Run]) -> tuple[float, float, float]:
 
 
 def _further(probe: Probe, count: int) -> Sequence[Run]:
-    """Wait for this number of further runs, and return them."""
     cursor = decode(probe.report("")).cursor
     until = time.monotonic() + 60 + count * 2 * _INTERVAL_SECONDS
     while time.monotonic() < until:

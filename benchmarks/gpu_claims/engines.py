@@ -55,7 +55,7 @@ def modes(place: Place) -> list[Measured]:
 
 
 def _model(path: Path) -> str:
-    """Make an ONNX model of a product and of an operator without a CUDA kernel (Unique)."""
+    """Make an ONNX model of a matrix multiplication and of an operator without a CUDA kernel (Unique)."""
     from onnx import TensorProto, helper
 
     nodes = [

@@ -50,7 +50,7 @@ print(json.dumps(found))
 
 @step("memory", "device memory of a context, of torch, of a model, and of an in-process probe")
 def memory(place: Place) -> list[Measured]:
-    """Measure the memory in use by NVML, in new processes. No other process may start on the device meanwhile."""
+    """Measure the memory in use by NVML, in new processes. Meanwhile, no other process may start on the device."""
     torch_module(place)
     trials = place.times(4, least=2)
     bare, full = ([json.loads(child(place, _CODE, str(on))) for _ in range(trials)] for on in (False, True))

@@ -1,6 +1,6 @@
 """State of a run in one file: outcomes of the finished steps, by device.
 
-The file can be moved between machines.
+Users can copy the file to another machine.
 """
 
 from __future__ import annotations

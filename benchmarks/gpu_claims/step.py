@@ -1,4 +1,4 @@
-"""A step: a function that measures something within 8 minutes, and can be run alone."""
+"""A step: a function that measures something within 8 minutes, and can run alone."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ class NotRun(Exception):
 
 
 class Place(NamedTuple):
-    """Device, scale and folder of a step."""
-
     device: str
     """``cuda`` or ``cpu``; on the CPU only the step's logic is tested."""
     scale: float
@@ -37,7 +35,7 @@ class Place(NamedTuple):
 
     @property
     def on_gpu(self) -> bool:
-        """True if claims can be decided."""
+        """True if this device can decide claims."""
         return self.device.startswith("cuda")
 
     def times(self, number: int, least: int = 3) -> int:
@@ -46,8 +44,6 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step."""
-
     name: str
     about: str
     function: Callable[[Place], list[Measured]]
@@ -63,8 +59,6 @@ F = Callable[[Place], list[Measured]]
 
 
 def step(name: str, about: str, *, needs_gpu: bool = False, stand_in: bool = False) -> Callable[[F], F]:
-    """Register a step."""
-
     def registering(function: F) -> F:
         _steps[name] = Step(name, about, function, needs_gpu, stand_in)
         return function
@@ -73,7 +67,6 @@ def step(name: str, about: str, *, needs_gpu: bool = False, stand_in: bool = Fal
 
 
 def steps() -> dict[str, Step]:
-    """Return all steps in order."""
     for module in MODULES:
         importlib.import_module(f"gpu_claims.{module}")
     return dict(_steps)
@@ -81,10 +74,11 @@ def steps() -> dict[str, Step]:
 
 @contextmanager
 def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a process in a separate group, which is killed at the end of the block, however this process ends.
+    """Run a process in a separate group, which is killed at the end of the block, even if this process was
+    killed.
 
-    A killed process cannot clean up. So a guard process waits for the end of a pipe that only this process holds open,
-    and then kills the group.
+    A killed process cannot clean up. So a guard process waits for the end of a pipe that only this process
+    holds open, and then kills the group.
     """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -99,7 +93,6 @@ def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def need(*modules: str) -> None:
-    """Raise :class:`NotRun` if a module is not installed."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise NotRun(f"needs {', '.join(missing)} in {sys.executable}")
@@ -118,7 +111,7 @@ def torch_module(place: Place) -> Any:
 
 
 def synchronized(torch: Any, place: Place) -> None:
-    """Wait for the device."""
+    """Wait until the device has finished its work."""
     if place.on_gpu:
         torch.cuda.synchronize()
 
@@ -204,9 +197,9 @@ class Busy:
             process.communicate()
 
 
-# Commands are sent one at a time, so that no command waits in a buffer during select(). The process ends with its
-# standard input. "busy" follows the first batch and "idle" the last batch, because a device finishes queued work even
-# after its process was stopped.
+# One command is sent at a time, so that no command waits in a buffer during select(). The process ends with
+# its standard input. "busy" follows the first batch and "idle" the last batch, because a device finishes
+# queued work even after its process was stopped.
 _LOAD = """
 import select, sys, torch
 device, kind = sys.argv[1:3]

@@ -14,7 +14,7 @@ def _register(name: str, about: str, claim: str, *options: str, is_stand_in: boo
         if not passed and not failed:
             raise NotRun(f"{skipped} tests skipped: {note}")
         note = f"{passed} passed; {'no real library' if is_stand_in else note}"
-        # A stand-in tests only our code and not the real library, so it decides no claim.
+        # A stand-in tests InferCanary's code and not the real library, so it decides no claim.
         return [
             Measured(claim, "0 failed", failed, failed, failed, most=0.0, note=note, decided=not is_stand_in)
         ]

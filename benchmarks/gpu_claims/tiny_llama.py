@@ -12,9 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
 def main() -> None:
-    """Write the model and the tokenizer."""
-    # Use only ASCII signs and no end token, because servers hold back bytes that are not text. A new salt in the prompt
-    # gives a different completion, which may have such bytes.
+    # Use only ASCII signs and no end token, because servers hold back bytes that are not text. A new salt in
+    # the prompt gives a different completion, which may have such bytes.
     signs = sorted(sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign.isascii() or sign == "\u0120")
     vocabulary = {sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -34,7 +34,7 @@ def ask(method: str, url: str, body: object = None) -> tuple[Any, str]:
 
 
 def earlier() -> int | None:
-    """Return the id of the comment of an earlier run; None if there is none."""
+    """Return the id of an earlier run's comment, or None."""
     page = f"{ISSUES}/{environ['NUMBER']}/comments?per_page=100"
     while page:
         found, page = ask("GET", page)
@@ -45,7 +45,6 @@ def earlier() -> int | None:
 
 
 def comment() -> None:
-    """Write the comment."""
     text = Path(environ["ANSWER"]).read_text(encoding="utf-8")
     if len(text) > MOST:
         text = text[: text.rindex("\n", 0, MOST)] + "\n\n…\n"
@@ -60,7 +59,7 @@ def comment() -> None:
 try:
     comment()
 except (OSError, ValueError) as error:
-    # A fork's token may not write comments. The job's summary also has the answer, and the exit code depends only on
-    # the answer.
+    # A fork's token may not write comments. The job's summary also has the answer, and the exit code depends
+    # only on the answer.
     print(f"::warning::no comment on the pull request ({error}): the job needs `pull-requests: write`")
     sys.exit(0)

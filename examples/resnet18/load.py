@@ -18,7 +18,7 @@ _IMAGE = bytes(range(256)) * (3 * 224 * 224 // 256)
 
 
 async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[float]:
-    """Return the latencies (seconds) of the requests sent within ``seconds``. Raises an error if a request fails."""
+    """Return the latencies (seconds) of the requests sent within ``seconds``; a failed request raises an error."""
     latencies: list[float] = []
     async with aiohttp.ClientSession(raise_for_status=True) as session:
 

@@ -54,7 +54,6 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(512, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         features: Tensor = self.stages(self.stem(x)).mean(dim=(2, 3))
         logits: Tensor = self.head(features)
         return logits

@@ -32,7 +32,6 @@ class Classifier:
         self.pool = ThreadPoolExecutor(1)
 
     async def __call__(self, body: bytes) -> int:
-        """Return the class of one image."""
         while True:
             pool = self.pool
             try:

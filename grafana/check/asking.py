@@ -66,7 +66,7 @@ def load(board: Mapping[str, Any], questions: Iterable[Mapping[str, Any]]) -> tu
 
 
 def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
-    """Return the values of the variables, by variable.
+    """Return the values of the variables by name.
 
     A multiple-choice variable is All, except for the namespace, which a link to one service sets.
     """

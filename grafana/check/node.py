@@ -17,7 +17,7 @@ PAGES = (1600, 420)
 
 
 def missing() -> str:
-    """Return the missing requirement of the program, and how to install it; empty if nothing is missing."""
+    """Return the program's missing requirement and the command that installs it, or an empty text."""
     if shutil.which("node") is None:
         return "node is not installed: apt-get install nodejs npm, then npm ci --prefix grafana/check"
     if not (HERE / "node_modules").is_dir():
@@ -28,16 +28,16 @@ def missing() -> str:
 def shown(
     panels: Sequence[Mapping[str, Any]], version: str = "compose", pages: Sequence[int] = PAGES
 ) -> list[dict[str, Any]]:
-    """Return what Grafana would show.
+    """Return the content that Grafana would render.
 
     Args:
         panels: Output of :func:`.asking.asked`.
         version: One of ``VERSIONS``.
-        pages: Widths of the dashboard in pixels. The shown content is for the first width; the faults are for all
-            widths.
+        pages: Widths of the dashboard in pixels. The content is for the first width; the faults are for all
+    widths.
 
     Returns:
-        For each panel: its kind, the shown content, and ``faults`` (rule and line).
+        For each panel: its kind, its content, and ``faults`` (rule and line).
 
     Raises:
         RuntimeError: The program failed.

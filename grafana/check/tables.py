@@ -10,7 +10,6 @@ ROWS = 20
 
 
 def fault(found: Mapping[str, Any]) -> str:
-    """Return a fault in one line."""
     where = f" at {found['page']} pixels" if "page" in found else ""
     return f"{found['line']}{where} [{found['rule']}]"
 

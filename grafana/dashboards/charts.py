@@ -82,12 +82,12 @@ def lines(
         .color_scheme(
             builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(colours.NEUTRAL)
         )
-        # No lines in a stack: series with the value 0 lie on top of each other, and only the last colour would be
-        # visible.
+        # No lines in a stack: series with the value 0 lie on top of each other, and only the last colour
+        # would be visible.
         .line_width(0 if stacked else 2)
         .fill_opacity(60 if stacked else 0)
         .show_points(model.VisibilityMode.AUTO)
-        # Runs are ten seconds to a few minutes apart; only a longer pause is drawn as a gap.
+        # Runs are ten seconds to a few minutes apart; only a longer pause appears as a gap.
         .span_nulls(300_000)
         .line_interpolation(model.LineInterpolation.STEP_AFTER if steps else model.LineInterpolation.LINEAR)
         .legend(
@@ -138,7 +138,9 @@ def _of_replicas(query: Query) -> Query:
 
 
 def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dashes: bool) -> None:
-    """Set hues by name, dashes by query. For unknown names, the first query's dashes depend on the name, too."""
+    """Set hues by name, and dashes by query. For unknown names, the dashes of the first query also depend on the
+    name.
+    """
 
     def by_name(query: Query) -> bool:
         return query is queries[0] and query.dash is None and "{{" in query.legend and not named

@@ -1,7 +1,7 @@
 """Dashboard *Fleet*: changed services, and current problems.
 
-Values of a service are shown once, even if it runs on several hosts. A chosen host limits the view to services that
-run on it.
+Each value of a service appears once, even if the service runs on several hosts. A chosen host limits the view
+to services that run on it.
 """
 
 from __future__ import annotations
@@ -194,12 +194,12 @@ def _alerts() -> Panel:
         Query(query),
         sort=("Severity", "-Since"),
     )
-    return lower_case(table, "alertname")  # like the anchors in the runbooks
+    return lower_case(table, "alertname")  # equal to the anchors in the runbooks
 
 
 def _latency() -> Panel:
     latency = change("service_canary:infercanary_run_median_seconds:p50{SERVICE}", level(SERVICES))
-    # Rounded to 10 %, so that noise does not change the ten lines all the time.
+    # Rounded to 10 %, so that noise rarely changes the ten lines.
     worst = f"topk(10, round(abs({latency}), 0.1) HERE)"
     query = services(f"({latency}) and on (BY) {worst}")
     return lines(

@@ -198,7 +198,7 @@ def _events() -> list[Panel]:
 
 
 def _highest_and_median(each: str) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
-    """Return two lines for all hosts, because hundreds of lines would not be readable."""
+    """Return the highest line and the median line over all hosts, because nobody can read hundreds of lines."""
     return (f"max({each})", "highest", colours.BLUE), (f"quantile(0.5, {each})", "median", colours.GREY)
 
 

@@ -38,10 +38,10 @@ digits, set the same bits.
 
 
 def looks() -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
-    """Yield (regular expression of names, look of such lines).
+    """Yield a regular expression of names, and the look of their lines.
 
-    The hue depends on the whole name. The strokes depend on its first word, which is a replica's container without
-    its host.
+    The hue depends on the whole name. The strokes depend on its first word, which is a replica's container
+    without its host.
     """
     for number, hue in enumerate(_HUES):
         yield f"/^{_lookaheads(number, _HUE_SIGNS, '', '$')}/", [colour(hue)]

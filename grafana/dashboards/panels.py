@@ -73,7 +73,6 @@ class Panel(Builder[dashboard.Panel]):
         self._built = built
 
     def build(self) -> dashboard.Panel:
-        """Return the SDK's panel."""
         return self._built
 
 
@@ -93,7 +92,7 @@ def finished(
         form: Format of the data source's answers.
         instant: True to query only the end of the time range.
     """
-    # An id from the title, so that links to a panel still work after other panels were added.
+    # An id from the title, so that links to a panel still work when other panels are added.
     panel.id_val = zlib.crc32(about.title.encode()) % 1_000_000
     panel.title, panel.description = about.title, f"{about.text}\n\n**What to do:** {about.act}"
     panel.datasource = DATASOURCE
@@ -113,7 +112,6 @@ def finished(
 
 
 def references() -> Iterable[str]:
-    """Return the names of a panel's queries in order: A, B, C and so on."""
     return map(chr, range(ord("A"), ord("Z") + 1))
 
 
@@ -133,12 +131,6 @@ def _target(
 
 
 def option(name: str, value: object) -> dashboard.DynamicConfigValue:
-    """Return one property of an override.
-
-    Args:
-        name: Grafana's name, such as ``custom.width``.
-        value: Value of the property.
-    """
     return dashboard.DynamicConfigValue(id_val=name, value=value)
 
 

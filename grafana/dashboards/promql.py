@@ -26,8 +26,8 @@ _SHORT = {
     "SERVICE": SERVICES,
     "BY": BY,
     "CONTAINER": CONTAINER,
-    # If several exporters judge a service, each for its own host, use only values of the exporter with the worst
-    # verdict.
+    # If several exporters judge a service, each for its own host, use only values of the exporter with the
+    # worst verdict.
     "OF_JUDGE": f"and on (instance, {BY}) instance_service_canary:infercanary_verdict:worst{{{JUDGED}}}",
     # Image name without registry and digest; `$2` is an id in brackets.
     "IMAGE_NAME": "(?:.*/)?([^/@ ]+)(?:@[^ ]*)?( .*)?",
@@ -37,20 +37,12 @@ _SHORT = {
 
 
 def expanded(expression: str) -> str:
-    """Return the expression without abbreviations, as Prometheus needs it.
-
-    Args:
-        expression: Expression with abbreviations.
-    """
+    """Return the expression without abbreviations, as Prometheus needs it."""
     return re.sub(rf"\b({'|'.join(_SHORT)})\b", lambda short: _SHORT[short[0]], expression)
 
 
 def replicas(expression: str) -> str:
-    """Add the label `replica`: pod/container in Kubernetes, else the container and its host.
-
-    Args:
-        expression: Expression with the labels of a container.
-    """
+    """Add the label `replica`: pod/container in Kubernetes, otherwise the container and its host."""
     joined = f'label_join({expression}, "replica", "/", "pod", "container", "instance")'
     on_host = f'label_replace({joined}, "replica", "$1 $2", "replica", "/([^/]+)/(.*?)(:[0-9]+)?")'
     return f'label_replace({on_host}, "replica", "$1", "replica", "(.+)/[^/]*")'
@@ -68,12 +60,11 @@ def services(expression: str, name: str = "service") -> str:
 
 
 def series(name: str, *matchers: str) -> str:
-    """Return a selector."""
     return f"{name}{{{', '.join(filter(None, matchers))}}}"
 
 
 def rate(name: str, *matchers: str) -> str:
-    """Return the rate of a counter, over the window that Grafana chooses for the step."""
+    """Return the rate of a counter, over the window that Grafana selects for the step."""
     return f"rate({series(name, *matchers)}[$__rate_interval])"
 
 
@@ -120,7 +111,8 @@ def change(expression: str, before: str, by: str = BY) -> str:
 
 
 def reference_work(by: str, *matchers: str, host: str = "") -> str:
-    """Return the median change of reference work (controls) since before the last upgrade, with the labels in ``by``.
+    """Return the median change of reference work (controls) from its level before the last upgrade, by these
+    labels.
 
     Args:
         by: Labels, separated by commas; must include the namespace, the service and `control`.
@@ -165,17 +157,17 @@ def signed(ratio: str, label: str, by: str = BY, unit: str = " %") -> str:
 
 
 def how_many(found: str, known: str) -> str:
-    """Return the number of series in ``found``: 0 if it is empty, and no value if ``known`` is empty, too.
+    """Return the number of series in ``found``: 0 if it is empty, but no value if ``known`` is empty as well.
 
     Args:
         found: An expression.
-        known: An expression that has a value whenever ``found`` could have one.
+        known: An expression that has a value whenever ``found`` could have a value.
     """
     return f"count({found}) or 0 * count({known})"
 
 
 def numbered(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
-    """Return a state set as a number with the labels in ``by``: the position of the current state, from 1 on.
+    """Return a state set as a number by these labels: the position of the current state, from 1 on.
 
     Args:
         label: Label with the state.
@@ -203,10 +195,10 @@ def worst_rates(name: str, *matchers: str) -> str:
 
 
 def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
-    """Return an info metric with the value 1, once for each container; of several series, the newest.
+    """Return an info metric with the value 1, once for each container: of several series, the newest.
 
-    A container has several series if its labels changed, because Prometheus looks back five minutes for series whose
-    end it has not seen. A join with several series would fail.
+    A container has several series if its labels changed, because Prometheus looks back five minutes for
+    series whose end it has not seen. A join with several series would fail.
 
     Args:
         by: Labels; the newest series is kept for each combination of their values.

@@ -2,8 +2,9 @@
 
 First the verdict on its last upgrade and the next action, then causes, then replicas.
 
-Levels, images and components come from the judge at the end of the time range, so a range that begins after the
-upgrade shows the same values. A service name in two namespaces means two services, each with its own row or line.
+The judge reports levels, images and components at the end of the time range, so a range that starts after the
+upgrade has the same values. A service name in two namespaces means two services, each with its own row or
+line.
 """
 
 from __future__ import annotations
@@ -666,7 +667,6 @@ _SWEEP = rows(
 
 
 def board() -> Board:
-    """Return the board, which is not built yet."""
     return Board(
         "service",
         "Service",

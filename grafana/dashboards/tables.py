@@ -81,8 +81,9 @@ def tiles(
 class Column(NamedTuple):
     """A column of a table: a field, its heading, and the look of its values.
 
-    ``width`` is in pixels; ``least`` is the minimum width of a column that takes the remaining space. ``named`` has the
-    colours by value; ``words`` has word and colour by value. A word without a colour is plain text.
+    ``width`` is in pixels; ``least`` is the minimum width of a column that takes the remaining space.
+    ``named`` has the colours by value; ``words`` has word and colour by value. A word without a colour is
+    plain text.
     """
 
     field: str
@@ -108,7 +109,7 @@ def _with_namespace(columns: Iterable[Column]) -> Iterator[Column]:
 def rows(about: About, columns: Sequence[Column], *queries: Query, sort: Sequence[str] = ()) -> Panel:
     """Return a table without pagination. Rows of different queries are merged if their labels agree.
 
-    Fields without a column are left out, and so are columns without any value.
+    The table omits fields without a column, and columns without any value.
 
     Args:
         columns: From left to right; a phone shows the first three.

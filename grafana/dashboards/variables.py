@@ -41,7 +41,7 @@ UP = "instance_service_container:infercanary_up:max"
 
 
 def datasource() -> Variable:
-    """Data source: a Prometheus server."""
+    """Return the data source: a Prometheus server."""
     return (
         builders.DatasourceVariable("datasource")
         .label("Data source")
@@ -53,7 +53,7 @@ def datasource() -> Variable:
 
 
 def instance(*matchers: str, multi: bool = True) -> Variable:
-    """Exporters, one for each host; with matchers, only exporters of hosts with such containers.
+    """Return the exporters, one for each host; with matchers, only exporters of hosts with such containers.
 
     Args:
         multi: True if several values can be chosen.
@@ -63,7 +63,7 @@ def instance(*matchers: str, multi: bool = True) -> Variable:
 
 
 def service(*matchers: str, multi: bool = True) -> Variable:
-    """Services, whose names stay the same across upgrades.
+    """Return the services, whose names stay equal across upgrades.
 
     Args:
         multi: True if several values can be chosen.
@@ -78,19 +78,19 @@ def service(*matchers: str, multi: bool = True) -> Variable:
 
 
 def namespace(*matchers: str) -> Variable:
-    """Kubernetes namespaces of the services."""
+    """Return the Kubernetes namespaces of the services."""
     text = "The namespace in Kubernetes. Outside Kubernetes, keep All."
     return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
 def container(*matchers: str) -> Variable:
-    """Replicas of the services: containers; in Kubernetes, containers in all pods of the service."""
+    """Return the replicas of the services: containers; in Kubernetes, containers in all pods of the service."""
     text = "Replicas of the service, by the name that stays the same across restarts."
     return _labels("container", "Replica", text, _up(UP, *matchers, SERVICES))
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
-    """Canaries.
+    """Return the canaries.
 
     Args:
         multi: True if several values can be chosen.
@@ -100,7 +100,7 @@ def canary(*matchers: str, multi: bool = True) -> Variable:
 
 
 def verdict() -> Variable:
-    """Verdicts; a click on a count chooses a verdict."""
+    """Return the verdicts; a click on a count selects a verdict."""
     names = [*reversed(colours.VERDICTS)]
     return (
         builders.CustomVariable("verdict")

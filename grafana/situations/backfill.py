@@ -1,6 +1,7 @@
-"""A real Prometheus with the data of a situation: the scrapes, and the results of the recording and alerting rules.
+"""A real Prometheus with the data of a situation: the scrapes, and the results of the recording and alerting
+rules.
 
-Each rule is evaluated over the past by a range query, as `promtool tsdb create-blocks-from rules` does. But that
+A range query evaluates each rule over the past, as `promtool tsdb create-blocks-from rules` does. But that
 command supports neither rules that read other rules, nor alerts.
 """
 
@@ -38,7 +39,7 @@ Rule = Mapping[str, Any]
 
 
 def missing() -> str:
-    """Return the required programs that are not installed, in one line; empty if all are installed."""
+    """Return the required programs that are not installed, in one line, or an empty text."""
     programs = [program for program in ("prometheus", "promtool") if shutil.which(program) is None]
     return f"not installed: {', '.join(programs)}" if programs else ""
 

@@ -85,7 +85,7 @@ def _scraped(exporter: Exporter, at: float, began: float) -> bytes:
 async def _poll(
     exporter: Exporter, situation: Situation, servers: Sequence[Server], at: float, since: float
 ) -> None:
-    """Process the current answer of each probe, judge the runs, and show the results."""
+    """Process the current answer of each probe, judge the runs, and publish the results."""
     probes = exporter.collector.probes
     for now in filter(None, (moment(server, at) for server in servers)):
         container = _container(now)
@@ -103,8 +103,8 @@ async def _poll(
     [docker] = exporter.discoveries
     docker.up, docker.tried = not (situation.docker_silent and at > END - 300), True
     docker.containers = tuple(probe.container for probe in probes.values())
-    # With 500 services, judging takes most of the time. Such a situation is judged only at its end, which a dashboard
-    # shows.
+    # With 500 services, judging takes most of the time. Such a situation is judged only at its end, which
+    # dashboards show.
     if len(servers) * situation.step < 600 or at == END:
         exporter.judging.turn()
     for probe in probes.values():

@@ -29,8 +29,6 @@ _PHASES = {
 
 
 class Moment(NamedTuple):
-    """State of a server at a time."""
-
     server: Server
     started: float
     passed: float
@@ -43,7 +41,6 @@ class Moment(NamedTuple):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Versions by component."""
         own = {f"model:{self.server.canary}": "8c1f", "cpuset_cpus": "0-3", "cpu_model": self.server.cpu}
         return {**self.image.environment, **own, **(_CUDA if "gpu" in self.words else {})}
 
@@ -54,18 +51,17 @@ class Moment(NamedTuple):
 
     @property
     def level(self) -> float:
-        """Usual latency, seconds."""
         return self.server.latency * (1 + self.image.slower) * (1.25 if "host" in self.words else 1.0)
 
     def latency(self, number: int) -> float:
-        """Return the latency of a run of this start, seconds."""
+        """Return the latency of a run of this start, in seconds."""
         start = f"{self.server.name} {self.order}"
         seeds = ((start, 0.004), (f"{start} {number}", 0.01))
         return self.level * math.exp(sum(random.Random(seed).gauss(0, sd) for seed, sd in seeds))  # noqa: S311
 
 
 def moment(server: Server, at: float) -> Moment | None:
-    """Return the state of a server at a time (Unix seconds); None before its first start."""
+    """Return the state of a server at a time (Unix seconds), or None before its first start."""
     begun = [(END - before, image) for before, image in server.starts if END - before <= at]
     if not begun:
         return None

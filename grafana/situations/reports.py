@@ -1,6 +1,6 @@
 """Report of a probe in a situation.
 
-It contains every metric that the probe declares, so a new metric needs no change here.
+The report contains every metric that the probe declares, so a new metric needs no change here.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ _LINES = [
 
 
 def value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> float | None:
-    """Return the value of a metric in a probe's report; None for a missing value.
+    """Return the value of a metric in a probe's report, or None if it is missing.
 
     Args:
         now: State of the server.

@@ -22,8 +22,6 @@ _CHANGED = {**_BASE, "torch": "2.13.0", "env_ONEDNN_MAX_CPU_ISA": "AVX", "torch_
 
 
 class Image(NamedTuple):
-    """A container image."""
-
     name: str
     slower: float = 0.0
     """Relative increase of all latencies with this image."""
@@ -77,7 +75,7 @@ class Situation(NamedTuple):
 
     @property
     def start(self) -> float:
-        """Start of the shown time range, Unix seconds."""
+        """Start of the dashboard's time range, Unix seconds."""
         return self.end - (self.shown or self.seconds)
 
 
@@ -150,7 +148,7 @@ def _servers(situation: str, word: str = "") -> list[Server]:
 def _many(number: int) -> Server:
     """Return one of 500 services on 50 hosts.
 
-    Every fifth service was upgraded, and every tenth became slower by its upgrade.
+    Every fifth service was upgraded, and every tenth became slower after its upgrade.
     """
     new = IMAGES["new"]._replace(slower=0.05 + 0.002 * number if number % 10 == 0 else 0.0)
     starts = [(800.0, IMAGES["old"]), (300.0, new)][: 1 + (number % 5 == 0)]

@@ -27,7 +27,6 @@ helm = pytest.mark.skipif(
 
 
 def rendered(*options):
-    """Return the chart's objects by kind and name."""
     found = [each for each in yaml.safe_load_all(GENERATOR["render"](*options)) if each]
     objects = {f"{each['kind']}/{each['metadata']['name']}": each for each in found}
     assert len(objects) == len(found)
@@ -107,7 +106,6 @@ def test_a_mistake_is_named(values, message):
 
 @pytest.fixture(scope="module")
 def everything():
-    """All objects of the chart."""
     if not shutil.which("helm") and not os.environ.get("CI"):
         pytest.skip("no program helm: .ci/helm installs it")
     return rendered(*OPERATOR, "--set=networkPolicy.enabled=true")
@@ -246,7 +244,7 @@ def test_a_value_does_what_it_says(values, path, expected):
     [("rbac.create=true", True), ("store.hostPath=/x", False), (SHORT["POSTGRES"], False)],
 )
 def test_the_notes_warn_of_history_that_ends_with_the_pod(value, is_lost, tmp_path):
-    """`helm template` leaves out the notes, so a copy of the chart includes them in an object."""
+    """`helm template` omits the notes, so a copy of the chart includes them in an object."""
     chart = Path(shutil.copytree(CHART, tmp_path / "chart"))
     notes = '{{ include (print .Template.BasePath "/NOTES.txt") . | toJson }}'
     (chart / "templates/notes.yaml").write_text(f"kind: Notes\nnotes: {notes}\n")

@@ -78,7 +78,7 @@ def test_every_metric_is_found():
 
 
 def test_an_exporter_takes_every_metric_of_the_probe():
-    """No metric has a name or label that the exporter refuses, such as `container`, which the exporter sets."""
+    """The exporter refuses some names and labels, such as `container`, which it sets itself."""
     declared = GENERATOR["declared"]([infercanary.probe])
     families = tuple(metric.family({}) for metric in declared)
     report = Report(1, "boot", 0.0, "", 0, families, {}, ())
@@ -180,7 +180,7 @@ def test_each_target_sampler_and_discovery_has_its_line():
 
 
 def _rows(page, first):
-    """Return the names in the first column of a table, which is found by the column's heading."""
+    """Return the names in the first column of the table whose first heading is ``first``."""
     return set(re.findall(r"^\| \[?`(\w+)`", page.split(f"\n| {first} |")[1].split("\n\n")[0], re.MULTILINE))
 
 

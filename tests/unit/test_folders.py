@@ -1,4 +1,4 @@
-"""Tests with a requirement are skipped with one line if it is not met, and fail in CI."""
+"""Without their requirement, tests are skipped with one line, and fail in CI."""
 
 import sys
 

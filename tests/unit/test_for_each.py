@@ -1,5 +1,3 @@
-"""The decorator for one test of many items."""
-
 import pytest
 
 from tests.for_each import for_each

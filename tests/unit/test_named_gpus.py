@@ -10,7 +10,6 @@ from tests.scenarios import cases
 
 
 def tracked():
-    """Return the files that git tracks."""
     try:
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

@@ -1,4 +1,6 @@
-"""Commands and settings in the docs: each InferCanary command is valid, and each YAML is a valid settings file."""
+"""Commands and settings in the docs: each InferCanary command is valid, and each YAML block is a valid settings
+file.
+"""
 
 import re
 import shlex
@@ -55,7 +57,7 @@ def commands(program):
 
 
 GROUP = cast(click.Group, cli)
-# the same names as the group's, because a command takes the first name
+# equal to the group's names, because a command takes the first name
 CONTEXT = click.Context(GROUP, help_option_names=["-h", "--help"])
 NAMES = GROUP.list_commands(CONTEXT)
 OURS = [(place, words) for place, words in commands("infercanary") if words and words[0] in NAMES]

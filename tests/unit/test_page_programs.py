@@ -35,7 +35,7 @@ def help_of(*command):
 
 
 def subcommand(program, words):
-    """Program with the words that name its subcommand: each is listed by the help of those before."""
+    """Return the program with the words that name its subcommand; the help of each word lists the next word."""
     path = [program]
     for word in words:
         if re.search(rf"^ +{re.escape(word)}\*? {{2,}}", help_of(*path), re.MULTILINE):
@@ -45,7 +45,7 @@ def subcommand(program, words):
 
 def unknown_options(program, words):
     path = subcommand(program, words)
-    if path[-1] == "exec":  # options after the service are another program's
+    if path[-1] == "exec":  # options after the service belong to another program
         words = words[: words.index(next(word for word in words[len(path) - 1 :] if word[0] != "-"))]
     known = {
         name for end in range(1, len(path) + 1) for name in re.findall(r"--[a-z][\w-]*", help_of(*path[:end]))

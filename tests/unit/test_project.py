@@ -1,4 +1,4 @@
-"""The project's own files: configured paths exist, and machine-readable files can be read."""
+"""The project's own files: configured paths exist, and programs can read their files."""
 
 import re
 

@@ -28,7 +28,9 @@ def test_the_bill_of_materials_is_current():
 
 
 def test_a_setting_that_is_mounted_is_in_no_image():
-    """Otherwise an edited setting changes the image at the next `up --build`, and the change counts as an upgrade."""
+    """If an image contained the setting, an edited setting would change the image at the next `up --build`, and
+    the change would count as an upgrade.
+    """
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     inside = exclude_paths(str(ROOT), [line for line in patterns if line and not line.startswith("#")])
     mounts = [mount for service in COMPOSE["services"].values() for mount in service.get("volumes", ())]
@@ -60,7 +62,7 @@ def test_the_compose_file_itself_has_exact_tags():
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
 def test_actions_are_pinned_by_their_commit(path):
-    """A tag may be moved to other code, which would run with the right to publish."""
+    """A tag may move to other code, which would run with the right to publish."""
     for line in path.read_text().splitlines():
         if "uses:" in line and "uses: ./" not in line:
             assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
@@ -82,7 +84,9 @@ def test_a_unit_is_sound_and_hardly_exposed(unit, tmp_path):
 
 @pytest.mark.parametrize("job", RELEASE["jobs"].values(), ids=RELEASE["jobs"])
 def test_a_release_calls_what_there_is(job):
-    """A tag is its first run: what it calls is installed by a step before, or a module of the repository."""
+    """The workflow runs at a tag for the first time, so each of its programs must come from an earlier step or
+    this repository.
+    """
     needed = job.get("needs", [])
     assert {*([needed] if isinstance(needed, str) else needed)} <= RELEASE["jobs"].keys()
     installed = set()
@@ -96,7 +100,7 @@ def test_a_release_calls_what_there_is(job):
                     assert _checks_out(job)
                     installed |= {*re.findall(r"^([\w-]+)==", (ROOT / file).read_text("utf-8"), re.MULTILINE)}
                 case ["python", "-m", "pip", "install", *packages]:
-                    assert packages == ["dist/*.whl"]  # a tool of the release is installed by its hashes
+                    assert packages == ["dist/*.whl"]  # pip checks the hashes of each tool of the release
                     installed |= {*packages}
                 case ["python", "-m", module, *_]:
                     path = ROOT / module.replace(".", "/")

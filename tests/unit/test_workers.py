@@ -1,4 +1,4 @@
-"""The test run itself fails soon if a test process is killed, or if a test takes too much memory."""
+"""The test run soon fails if a test process is killed, or if a test takes too much memory."""
 
 import functools
 import os
@@ -65,7 +65,7 @@ def run(folder, *options, settings="", paths=("tests",)):
         [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, *paths], cwd=folder, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True, text=True, check=False,
-        # A shell's background command ignores SIGINT, but a worker must end by it.
+        # A shell's background command ignores SIGINT, but SIGINT must end a worker.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
@@ -78,7 +78,9 @@ def suite(folder, conftest=CONFTEST, **files):
 
 
 def test_a_file_that_cannot_be_imported_fails(tmp_path):
-    """Regression: the half-imported module was used, and its tests after the error were silently missing."""
+    """Regression: pytest used the half-imported module, and its tests after the error were missing without a
+    message.
+    """
     good = "def test_good():\n    pass\n"
     suite(tmp_path, test_half=f"{good}\nraise ValueError('half')\n", test_whole=good)
     settings = "testpaths = tests\naddopts = --import-mode=importlib\n"

@@ -113,7 +113,7 @@ def test_starts_of_a_container_since_a_moment_that_fit(limits, found, store):
 
 
 def test_the_data_that_a_judgement_reads_is_limited(store):
-    """Starts share the bytes equally. Of a start that exceeds its share, the first and the last runs are read."""
+    """Starts share the bytes equally. If a start exceeds its share, only its first and last runs are read."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
         generation("a"), [sample(number, phases=large if number > 100 else {}) for number in range(1, 1_001)]
@@ -147,7 +147,9 @@ SOME = [0, 1, *range(24, 80)]
 def test_a_judgement_reads_few_starts_of_containers_that_come_and_go_or_restart(
     containers, starts, runs, at, read
 ):
-    """For each image, starts of running containers are read, and the first and latest starts of the others."""
+    """For each image, the judgement reads starts of running containers, and the first and latest starts of the
+    others.
+    """
 
     def row(number, container, image):
         return SimpleNamespace(
@@ -190,14 +192,14 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store):
     assert taken == {STORED: 2 * len(kept), STORE_ERRORS: 6 - len(kept), LEFT_OUT: 1}
     assert {start.container for start in starts_of(store)} == kept
     refused = {log["container"]: log["exc_info"] for log in logs if log["event"] == "runs not stored"}
-    # a refused report is not logged as a bug
+    # the log does not call a refused report a bug
     assert len(refused) == taken[STORE_ERRORS] and not any(refused.values())
     assert STORED not in intake.take(store, reports)  # each report is stored once
     check_counts(store)
 
 
 def test_last_runs_on_a_host(store):
-    """Containers that were found by neither Docker nor Kubernetes are left out, and so are those on another host."""
+    """The answer omits containers on another host, and containers that neither Docker nor Kubernetes found."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
         store.take(start, samples(1, 4))
@@ -207,7 +209,7 @@ def test_last_runs_on_a_host(store):
 
 
 def test_unreadable_runs_are_left_out_and_logged(in_memory):
-    """The rows look like those of a failing disk. They are also left out when rows are merged."""
+    """The rows look like those of a failing disk. A merge of rows omits them as well."""
     store = in_memory(None)
     store.take(generation(), samples(1, 3_000))
     spoilt = ", ".join(map(str, random.Random(5).sample(range(1, 3_000), 500)))
@@ -224,13 +226,13 @@ def test_unreadable_runs_are_left_out_and_logged(in_memory):
 
 
 class Interrupted(Exception):
-    """Simulated end of the process, or an error, before a transaction ends."""
+    """The process ends, or an error occurs, before a transaction ends."""
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_runs_are_stored_once_through_thinning_restarts_and_failures(data, tmp_path_factory):
-    """A probe's buffer may be read from any earlier position, so a client without its cursor gets all runs again."""
+    """A client without a cursor gets all runs again, because it may read a probe's buffer from any earlier position."""
     path = tmp_path_factory.mktemp("store") / "store.db"
     store = open_store(path, SMALL)
     reached, now = 0, T
@@ -291,7 +293,7 @@ def test_a_block_is_the_median_of_its_runs():
     of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
     assert of_blocks.runs == 24
     assert of_blocks.tags == ("stalled",)
-    # The judge excludes runs beside a sweep. So a block must use its other runs, if it has any.
+    # The judge excludes runs during a sweep, so a block must use its other runs, if it has any.
     beside = samples(1, 4, median=0.030, tags=("beside_canary",))
     block = merge([*beside, *samples(4, 6, median=0.010, tags=("stalled",))])
     assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("stalled",), 5, 5)
@@ -300,7 +302,7 @@ def test_a_block_is_the_median_of_its_runs():
 
 
 def test_weeks_of_one_image(in_memory):
-    """With the default limits, and a run every 10 s."""
+    """Default limits, and a run every 10 s."""
     store, day, sizes = in_memory(None), int(DAY / 10), []
     for number in range(11):
         simulate(store, range(number * day, (number + 1) * day), step=720)
@@ -313,7 +315,7 @@ def test_weeks_of_one_image(in_memory):
         assert max(first_day) <= BLOCK
         sizes.append(len(found))
     assert KEEP.opening >= LIVE.decide.looks[-1]
-    # blocks are kept for a week
+    # the store keeps blocks for a week
     assert max(run.runs for run in found if run.started_at >= T + 5 * DAY) == BLOCK
     assert sizes[0] < 2_100 and max(sizes) < 8_000 and sizes[10] - sizes[9] < 30  # one row for each hour
     check_counts(store)
@@ -331,13 +333,13 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(in_memory)
     starts = [(start.boot_id, runs) for start, runs in store.generations(SEARCH, CANARY)]
     assert len(starts) >= SMALL.images
     assert (starts[0][0], starts[-1][0]) == ("b0", "b39")
-    # the first runs are kept, as the baseline of a drift
+    # the first runs stay, as the baseline of a drift
     assert sum(run.runs for run in starts[0][1]) >= SMALL.raw
     check_counts(store)
 
 
 def test_years_are_bounded(in_memory):
-    """Hours before the last 90 days are dropped, but the first day is kept."""
+    """The store drops hours before the last 90 days, but keeps the first day."""
     store, first = in_memory(SMALL), SMALL.first + SMALL.opening
     simulate(store, range(20_000), step=500)
     half = count(store)
@@ -346,7 +348,7 @@ def test_years_are_bounded(in_memory):
     found = kept(store)
     assert sum(run.runs for run in found if run.sequence < first) == first
     hours = sum(run.runs == HOUR * BLOCK for run in found)
-    assert SMALL.hours <= hours <= SMALL.hours + 2  # only rows of the last thinning may be in excess
+    assert SMALL.hours <= hours <= SMALL.hours + 2  # only rows since the last thinning may exceed the limit
 
 
 def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window(in_memory):
@@ -360,7 +362,7 @@ def test_the_opening_of_an_older_start_is_merged_once_newer_ones_fill_the_window
 
 
 def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
-    """Starts without runs, as of a server that ends before its first run, displace no start with runs."""
+    """A server that ends before its first run causes starts without runs, which must not displace a start with runs."""
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
         store.take(generation(f"empty-{number}", started_at=T + number), [])
@@ -384,13 +386,14 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
     st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
 )
 def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
-    """For any upgrades, rollbacks, restarts and clocks that jump, the kept rows are as promised."""
+    """For any upgrades, rollbacks, restarts and clocks that jump, the store keeps the promised rows."""
     store, clock = in_memory(SMALL), T
     history = []
     for number, (image, length) in enumerate(starts):
         clock += steps[number % 10]
         runs = [sample(n, started_at=clock + n * seconds) for n in range(1, length + 1)]
-        # Images 1 and 2 are two models of one image, because new weights are compared with runs of the old weights.
+        # Images 1 and 2 are two models of one image, because new weights are compared with runs of the old
+        # weights.
         models = {f"model:{CANARY}": f"file:{image}"}
         start = generation(
             f"{number}", image_id=f"sha256:{min(image, 1)}", environment=models, started_at=clock
@@ -435,7 +438,7 @@ def test_a_clock_that_jumps_costs_nothing(in_memory):
 
 
 def test_starts_are_in_order_of_their_begin_and_of_one_container_as_they_came(store):
-    """If a clock is set back, the start still comes after the container's earlier runs."""
+    """After a clock is set back, the start still comes after the container's earlier runs."""
     order = [("a", "old", T), ("c", "old", T + 20), ("b", "old", T + 60), ("a", "new", 30.0)]
     for container, boot, at in (order[2], *order[:2], order[3]):
         store.take(generation(boot, container=container, started_at=at), samples(1, 50))
@@ -465,8 +468,6 @@ def test_time_counts_while_an_exporter_watches(tmp_path):
 
 
 class StartRecord(NamedTuple):
-    """A row of queries.records()."""
-
     id: int
     container: str
     image_key: str
@@ -492,7 +493,7 @@ def days(form, count, step=1, first=0):
         (days("c# i#", 10, 0, 100), 100, [*range(10)]),  # running images stay, even if there are many
         (days("c i#", 10, 0, 100), 100, [7, 8, 9]),  # images in one container
         ([("c", "a", 1), ("c", "b", 2), ("c", "x", 3), ("c", "a", 4)], 400, [0, 2, 3]),  # a rollback
-        # the containers that were not seen for the longest time are dropped
+        # containers that were not seen for the longest time are dropped first
         (days("c# i", 6), 50, [3, 4, 5]),
         (days("c# i", 6, 0, 50), 50, [*range(6)]),
     ],
@@ -521,7 +522,7 @@ def test_documents(location):
         assert store.history(SEARCH, "c", "verdict") == []
         if store.fleet is not None:
             store.fleet.hold({SEARCH})
-        for number in range(250):  # the order is that of saving, not of the clock
+        for number in range(250):  # the order of saving, not of the clock
             store.save(SEARCH, "c", "verdict", T - number, b"%d" % number)
         store.save(SEARCH, "other", "state", T, b"x")
     with closing(open_store(location)) as store:
@@ -531,7 +532,7 @@ def test_documents(location):
 
 
 def test_the_first_and_the_last_profiles_of_a_start_stay(store):
-    """Profiles may come later, or an exporter may have been restarted and report none."""
+    """Profiles may come later, or a restarted exporter may report none."""
     for sequence, times in enumerate([[1], [1, 2], [], [3], [4, 5, 6, 7]]):
         profiles = [Profile(at, "torch", "ok", (0.1,), (0.1,), (0.0,), ()) for at in times]
         packed = {CANARY: (*map(pack, profiles),)} if times else {}
@@ -555,7 +556,7 @@ def test_two_namespaces_share_nothing(opened):
     if store.fleet is not None:
         store.fleet.hold({*services})
     for runs, service in enumerate(services, 3):
-        # A probe may report another probe's boot id.
+        # A probe may report the boot id of another probe.
         start = generation(namespace=service.namespace, image=f"search:{runs}", image_digest="sha256:d")
         assert store.take(start, samples(1, 1 + runs)) == runs
         store.save(service, CANARY, "verdict", T, service.namespace.encode())
