@@ -25,5 +25,4 @@ def save(name, node, x, y, *more, opset=17, ir=8, weight=None):
 
 
 def linear(name="model.onnx", batch="N", **more):
-    """Save a matrix multiplication by the weights."""
     return save(name, "MatMul", (Type.FLOAT, [batch, 4]), (Type.FLOAT, [batch, 3]), **more)

@@ -29,7 +29,6 @@ class Metric(NamedTuple):
 
 
 def declared():
-    """Return the metrics of docs/metrics.md by the names of their series."""
     text = (ROOT / "docs/metrics.md").read_text()
     found = {}
     for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):

@@ -29,7 +29,6 @@ def page(probes, **others):
 
 
 def runs(count, seconds=0.02, canary="resnet"):
-    """Return successful runs at intervals of ten seconds."""
     return [
         Run(
             n, canary, n * 10.0, n * 10.0, "ok",
@@ -40,7 +39,6 @@ def runs(count, seconds=0.02, canary="resnet"):
 
 
 def healthy(name="search-1", ran="2", **container):
-    """Return a probe that is up and whose canary ran, in a container of the image search:2."""
     probe = PolledProbe(Container(**{"service": "search", "name": name, "url": URL, **container}))
     probe.up, probe.trouble, probe.reported_at = True, "", time.monotonic() - 2
     probe.generations["b"] = Generation(
@@ -64,7 +62,6 @@ def filled_in(value, text, now):
 
 
 def container(**fields):
-    """Return a probe that the exporter never polled."""
     return PolledProbe(Container(**{"service": "search", "name": "search-1", **fields}))
 
 
@@ -129,7 +126,6 @@ def upgrade(after):
 
 
 def cards():
-    """Return a container for each kind of verdict, a new container, and a container that is down."""
     return [probe_of(row) for row in TABLES["cards"]]
 
 

@@ -117,7 +117,6 @@ def seeds(name):
 
 @st.composite
 def changed(draw: st.DrawFn, name: str) -> bytes:
-    """Draw a seed, and replace random parts of the seed."""
     data = bytearray(draw(st.sampled_from(seeds(name))))
     if data.startswith(b"\x1f\x8b"):
         data = bytearray(gzip.decompress(bytes(data)))

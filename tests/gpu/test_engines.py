@@ -16,7 +16,6 @@ WIDTH = 4096
 
 
 def product(path, width=WIDTH):
-    """Write an ONNX model of a matrix multiplication."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper
 

@@ -229,7 +229,6 @@ class Probed:
             self.execute("/usr/bin/nice", "-n", "19", "/usr/bin/sh", "-c", "while :; do :; done")
 
     def beside(self, above=()):
-        """Return the kernel's values before and after a report, and the report's values."""
         read = lambda: bound(kernel(files(self.folder)), [ancestor(files(folder)) for folder in above])  # noqa: E731
         before, begin = read(), time.time()
         return {"before": before, "ours": ours(newer(self.socket, begin)), "after": read()}

@@ -61,7 +61,6 @@ async def half_hello(peer):
 
 
 async def slow_header(peer):
-    """Send a request header without end."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, ASK)
@@ -71,7 +70,6 @@ async def slow_header(peer):
 
 
 async def slow_reader(peer):
-    """Request a large answer, but never read it."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         while True:
@@ -81,7 +79,6 @@ async def slow_reader(peer):
 
 
 async def idle(peer):
-    """Send a small request, and leave the connection open."""
     loop = asyncio.get_running_loop()
     with await peer.connected() as sock:
         await loop.sock_sendall(sock, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -90,14 +87,12 @@ async def idle(peer):
 
 
 async def garbage(peer):
-    """Send bytes that are not HTTP, then close."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, b"\x00\xff no HTTP\r\n\r\n")
         await asyncio.sleep(0.2)
 
 
 async def hang_up(peer):
-    """Request a large answer, then close at once."""
     with await peer.connected() as sock:
         await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
         await asyncio.sleep(0.05)

@@ -27,7 +27,6 @@ class Honest:
         self.reports = 0
 
     def report(self, since):
-        """Return a report with about 400 lines of metrics."""
         self.reports += 1
         counts = (0,) * 20 + (self.reports,) + (0,) * (len(LADDER) - 20)
         histogram = HistogramValue(counts, 0.0016 * self.reports)

@@ -42,7 +42,6 @@ class Watch:
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
     def value(self, name):
-        """Return the sum of a metric's series in the last scrape."""
         return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.text, re.M))
 
     def _scrape(self):

@@ -23,7 +23,6 @@ _CANARY = "n" * 60
 
 
 def report(probe, start):
-    """Return a probe's report of one start."""
     environment = {f"{probe}-{n}-{'e' * 100}": f"{start} {'v' * 150}" for n in range(180)}
     return Report(1, f"{probe}-{start}", _began(start), "", 0, (), environment, runs_of(start))
 

@@ -127,7 +127,6 @@ def follow(tree):
 
 
 def run(commands, tree):
-    """Run commands with the copy's packages, and return their output."""
     path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
     environment = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
@@ -150,7 +149,6 @@ def write(step, path):
 
 
 def needs(title):
-    """Return the programs that this machine lacks for the recipe, or an empty text."""
     if title in ("An alert", "A panel") and find_spec("grafana_foundation_sdk") is None:
         return "Grafana's SDK needs Python 3.11"
     return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""

@@ -38,7 +38,6 @@ SETTINGS = {
 
 @pytest.fixture
 def app(tmp_path):
-    """Make a folder with such modules and with a user's model."""
     folder = tmp_path / "app"
     folder.mkdir()
     for name in (*STANDARD, *DEPENDENCIES):
@@ -57,7 +56,6 @@ def command(tmp_path):
 
 @pytest.fixture
 def run(app, command):
-    """Return a function that runs a subcommand in the app's folder, with additional variables."""
     return lambda *arguments, **environment: ended(*command, *arguments, code=None, cwd=app, env=environment)
 
 

@@ -24,7 +24,6 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Run three nodes with the test images; remove nodes and files afterwards."""
     folder = tmp_path_factory.mktemp("cluster")
     lock = os.open(Path(tempfile.gettempdir(), "infercanary-kubernetes.lock"), os.O_CREAT | os.O_WRONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)  # Sessions on one machine take turns, because they use the same cluster.

@@ -30,7 +30,6 @@ REPORT = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9798/rep
 
 @pytest.fixture
 def patch(cluster):
-    """Load a server and the probe's image on the nodes; return the patch for the server."""
     with filled_volume():
         small_copy(BASE, SERVER, 'CMD ["python", "-m", "http.server", "8000"]')
         small_copy(IMAGE, PROBE, "USER 10003")

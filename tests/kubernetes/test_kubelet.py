@@ -17,8 +17,6 @@ OUTAGE_SECONDS = 180
 
 
 class Steady:
-    """A service on the node, with the values that Prometheus has for it."""
-
     def __init__(self, prometheus):
         self.prometheus = prometheus
 
@@ -50,7 +48,6 @@ def steady(cluster, installed):
 
 
 def ready(found):
-    """Return the status of the condition Ready of a node or pod."""
     [state] = [each["status"] for each in found["status"]["conditions"] if each["type"] == "Ready"]
     return str(state)
 

@@ -9,7 +9,6 @@ KINDS = "daemonset,serviceaccount,podmonitor,prometheusrule,networkpolicy,cluste
 
 
 def round_of(cluster):
-    """Wait until each node has a new pod, and return the pods' common annotation."""
     cluster.kubectl("rollout", "status", f"daemonset/{RELEASE}", "--namespace", NAMESPACE, "--timeout", "90s")
     annotations = [pod["metadata"].get("annotations", {}) for pod in cluster.pods(NAMESPACE)]
     assert len(annotations) == 3

@@ -91,7 +91,6 @@ class Controller:
         self.exporter, self.cluster = exporter, exporter.cluster
 
     def first(self, name):
-        """Return the objects of a first rollout with the old image."""
         raise NotImplementedError
 
     def phase(self, name):
@@ -102,12 +101,10 @@ class Controller:
         raise NotImplementedError
 
     def begin(self, name):
-        """Run the old image until it has a baseline."""
         self.cluster.apply(*self.first(name))
         self.exporter.has_baseline(self.name, name, REPLICAS)
 
     def start_again(self, name):
-        """Replace all pods of the old image, and wait for a new baseline."""
         label = f"app={name}{self.primary}"
         self.cluster.kubectl("delete", "pod", "--namespace", self.name, "--selector", label)
         self.exporter.has_baseline(self.name, name, REPLICAS)
@@ -120,7 +117,6 @@ class Controller:
         )
 
     def images(self, name):
-        """Return the images of the pods that run the promoted image."""
         pods = self.cluster.pods(self.name, f"app={name}{self.primary}")
         return {pod["spec"]["containers"][0]["image"] for pod in pods}
 

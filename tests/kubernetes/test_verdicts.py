@@ -39,14 +39,11 @@ def on(image, *nodes):
 
 
 def watched(image):
-    """Return a pod with a server that lacks a probe, and a sidecar that sends requests to the server."""
     sidecar = container(command=["infercanary", "probe", "--config", "/canary/sidecar.yaml"], name="probe")
     return pod(sidecar, {**SERVER, "image": image}, watches="server")
 
 
 class Row(NamedTuple):
-    """A service on a node, a change, and the expected verdict."""
-
     service: str
     node: int
     verdicts: set[str]
@@ -63,7 +60,6 @@ class Row(NamedTuple):
 
 
 def upgraded(service, node, verdict, before, after, **spec):
-    """Return the row of a Deployment with these pods before and after the change."""
     old, new = (deployment(service, template, **spec) for template in (before, after))
     return Row(service, node, {*verdict.split()}, old, new)
 
@@ -113,7 +109,6 @@ def registry(folder):
 
 
 def upgrade(cluster, prometheus, rows):
-    """Wait for a baseline of each service, and then change it."""
     before = [row.before for row in rows]
     pods = sum(made["spec"].get("replicas", 1) for made in before)
 
@@ -133,7 +128,6 @@ def upgrade(cluster, prometheus, rows):
 
 
 def check(cluster, prometheus, name, row):
-    """Wait until a service has an expected verdict."""
     labels = f"{{{row.labels(cluster)},measure='latency'}}"
 
     def ended():

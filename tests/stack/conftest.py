@@ -94,7 +94,6 @@ def stack(tmp_path_factory):
 
 
 def _under_load(port):
-    """Send a request to the service at this port every two seconds."""
     url = f"http://127.0.0.1:{port}/predict"
     load = (sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "600", "--rate", "0.5")
     return background(*load, cwd=ROOT)
@@ -116,7 +115,6 @@ def upgrade(stack):
 
 @pytest.fixture(scope="session")
 def judged(stack, upgrade):
-    """Return the times before and after the upgrade, when its verdict and its alert exist."""
     regressed = {"service": "classify", "measure": "latency", "verdict": "regressed"}
     eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
@@ -130,7 +128,6 @@ def judged(stack, upgrade):
 
 @pytest.fixture
 def registry(tmp_path):
-    """Run a real image registry, and return the registry's address."""
     if shutil.which("docker-registry") is None:
         pytest.skip("needs Debian's docker-registry")
     address = f"127.0.0.1:{free_port()}"

@@ -27,7 +27,6 @@ class Scene(NamedTuple):
     end: float
 
     def ask(self, expression, over_time=False):
-        """Return Prometheus' answer, at the end of the span or over the whole span."""
         if over_time:
             # The range's last step is the end, because the verdict may be younger than one step.
             first = self.end - math.ceil((self.end - self.start) / STEP) * STEP

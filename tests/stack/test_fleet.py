@@ -11,7 +11,6 @@ JUDGES = 'count by (service) (max by (service, instance) (infercanary_verdict{in
 
 
 def publishers(service):
-    """Return the hosts whose exporter publishes the service's verdict."""
     return [
         host
         for host, port in HOSTS.items()

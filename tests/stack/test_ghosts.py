@@ -67,7 +67,6 @@ def model(fault="none", **options):
 
 @pytest.fixture(scope="module")
 def ghosts(stack, tmp_path_factory):
-    """Run the stack without any trouble."""
     folder = tmp_path_factory.mktemp("ghosts")
     folder.chmod(0o755)
     run("docker", "tag", EXAMPLE, MUTABLE)

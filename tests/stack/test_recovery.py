@@ -58,7 +58,6 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack, regis
     reference = f"{registry}/infercanary-pushed:latest"
 
     def push(version):
-        """Build and push the tag's next image, and return its digest in the registry."""
         build(reference, f"FROM {small}\nENV VERSION={version}\n")
         run("docker", "push", reference)
         digests = run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)

@@ -109,7 +109,6 @@ def sidecar():
 
 
 def block(kind):
-    """Return the page's only code block of this kind."""
     [found] = [b.removeprefix(kind) for b in ANY.split("```") if b.startswith(f"{kind}\n")]
     return found
 

@@ -25,7 +25,6 @@ def filled_volume():
 
 
 def attach(image):
-    """Return the lines for Compose and the patch for Kubernetes that the command prints."""
     compose, kubernetes = yaml.safe_load_all(run(sys.executable, "-m", "infercanary", "attach", image))
     return compose, kubernetes
 

@@ -71,8 +71,6 @@ _TRIAL = re.compile(r"\[(\w+)-is-(\w+)-\d+\]$")
 
 
 class Row(NamedTuple):
-    """Result of a test, and the tested commit."""
-
     test: str
     result: str
     commit: str
@@ -93,7 +91,6 @@ def write(rows):
 
 
 def by_cause(rows):
-    """Return the table of trials, grouped by the caused trouble."""
     found = {}
     for test, row in sorted(rows.items()):
         if trial := _TRIAL.search(test):

@@ -33,7 +33,6 @@ CHART_IMAGE = dict(zip(("repository", "tag"), EXPORTER.split(":"), strict=True),
 
 
 def missing():
-    """Return the reason why no Kubernetes cluster is available, or None."""
     for program in ("docker", "helm", "prometheus", *(("kubectl",) if GIVEN else ())):
         if not shutil.which(program):
             return f"no program {program}"
@@ -94,11 +93,9 @@ class Cluster:
         self.kubectl("apply", "--server-side", "--filename", "-", text=yaml.safe_dump_all(objects))
 
     def get(self, *arguments):
-        """Return an object, or a list of objects under ``items``."""
         return json.loads(self.kubectl("get", *arguments, "--output", "json"))
 
     def pods(self, namespace, selector=""):
-        """Return the pods of a namespace, except terminating pods."""
         items = self.get("pods", "--namespace", namespace, "--selector", selector)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 

@@ -46,7 +46,6 @@ class Room:
 
     @property
     def calls(self):
-        """Number of calls that needed space so far."""
         return int(_CONTROL.unpack(self._control.read_bytes())[0])
 
     def ends_at(self, call):
@@ -77,7 +76,6 @@ class FakeDisk:
 
     @property
     def environment(self):
-        """Environment variables of a process that uses this disk."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAKE_DISK": str(self.folder),
@@ -144,7 +142,6 @@ class Platter:
         self._unsafe_names = []
 
     def take(self, call):
-        """Apply a process's call."""
         if call.name == _HERE:
             if call.kind == "S":
                 self._safe_names, self._unsafe_names = dict(self._names), []
@@ -177,7 +174,6 @@ def _rename(names, call, file):
 
 
 def put(folder, content):
-    """Replace the content of a folder by these files."""
     for path in folder.iterdir():
         path.unlink()
     for name, body in content.items():

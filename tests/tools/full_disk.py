@@ -108,7 +108,6 @@ def trial(folder, room, call):
 
 
 def main(folder, step):
-    """Run one trial without a full disk, and then a trial for every ``step``-th call."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     room = Room(Path(os.environ["FAKE_DISK_CONTROL"]))
     calls = 1

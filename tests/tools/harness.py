@@ -58,12 +58,10 @@ def background(*command, **options):
 
 
 def compose(*arguments, seconds=120, **environment):
-    """Run `docker compose` with the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
 
 
 def replace_classify(tag, arenas):
-    """Replace the container of `classify` by one with another image and another allocator setting."""
     up = ("up", "--detach", "--no-build", "--no-deps", "--wait")
     compose(*up, "classify", EXAMPLE_TAG=tag, TEST_ARENAS=str(arenas))
 
@@ -74,7 +72,6 @@ def make_images():
 
 
 def build(tag, dockerfile):
-    """Build a tagged image from a Dockerfile without a build context."""
     run("docker", "build", "--quiet", "--tag", tag, "-", text=dockerfile)
 
 
@@ -164,8 +161,6 @@ def query(prometheus, expression):
 
 
 class Alert(NamedTuple):
-    """An alert that the webhook received."""
-
     status: str
     labels: dict[str, str]
     text: str
@@ -189,7 +184,6 @@ class Stack:
         return f"{PROJECT}-{service}-1"
 
     def samples(self, name, **labels):
-        """Return the exporter's current samples of a metric with these labels."""
         text = get(f"{self.exporter}/metrics").decode()
         return [
             (s.labels, s.value)
@@ -199,7 +193,6 @@ class Stack:
         ]
 
     def value(self, name, **labels):
-        """Return the exporter's value of the only series with these labels, or None."""
         found = self.samples(name, **labels)
         assert len(found) <= 1, found
         return found[0][1] if found else None
@@ -218,13 +211,11 @@ class Stack:
         eventually(f"{runs} runs of {service}", seconds, enough)
 
     def starts(self, service):
-        """Return the start times (Unix) of the service's probes."""
         return {
             value for _, value in self.samples("infercanary_probe_start_timestamp_seconds", service=service)
         }
 
     def verdicts(self, service):
-        """Return the current latency verdicts on the service's canaries."""
         return {
             labels["verdict"]
             for labels, on in self.samples("infercanary_verdict", service=service, measure="latency")
@@ -232,7 +223,6 @@ class Stack:
         }
 
     def received(self, service="", name="", status="firing"):
-        """Return the alerts that the webhook received so far, filtered by service, name and status."""
         lines = run("docker", "logs", self.container("alert-webhook")).splitlines()
         messages = [json.loads(line) for line in lines if line.startswith("{")]
         alerts = [

@@ -42,7 +42,6 @@ SECONDS = 240  # Limit for the tests of one mutant; without a mutation, they tak
 
 
 def copy(package, sources, tests):
-    """Copy the files to mutate, and return the session of results for these sources."""
     listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
     files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
     digest = hashlib.sha256()
@@ -93,7 +92,6 @@ def section(tried, possible, sampled):
 
 
 def page(text, package, section):
-    """Return the page with a new section of one package."""
     parts = dict(part.split("\n\n", 1) for part in text.split("\n## ")[1:]) | {package: section}
     return HEAD + "\n".join(f"## {name}\n\n{part.strip()}\n" for name, part in sorted(parts.items()))
 

@@ -22,8 +22,6 @@ _NOT_NEEDED = ("./opt/wheelhouse", "./etc/pip.conf")
 
 
 class Image(NamedTuple):
-    """Differences from the exporter's image."""
-
     environment: Mapping[str, str] = {}
     command: tuple[str, ...] = ()
     """Entrypoint; empty for the exporter's entrypoint."""

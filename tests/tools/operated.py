@@ -42,7 +42,6 @@ class Prometheus(NamedTuple):
         return query(self.url, expression)
 
     def rules(self):
-        """Return all rules with their current state."""
         groups = json.loads(get(f"{self.url}/api/v1/rules"))["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 

@@ -20,8 +20,6 @@ from infercanary.probe.targets.onnx import OnnxTarget
 
 
 class Trial(NamedTuple):
-    """A change, and the operator that the sentence must name."""
-
     before: Side
     after: Side
     operator: str | None
@@ -74,7 +72,6 @@ class _Doubled(nn.Module):  # type: ignore[misc]
 
 
 def _tokenised(x):
-    """Simulate preprocessing in pure Python before the model."""
     text = "the quick brown fox jumps over the lazy dog " * 400
     ids = {}
     for word in text.split():
@@ -112,7 +109,6 @@ def _written_out_gelu():
 
 
 def _model(nodes, weights=()):
-    """Return a model from `x` to `y`, both 128 by 512."""
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 512]) for name in ("x", "y")
     ]

@@ -33,7 +33,6 @@ _QUICK = {
 
 @functools.cache
 def programs() -> Path | None:
-    """Return the folder with the programs of the newest PostgreSQL, or None."""
     if found := shutil.which("postgres"):
         return Path(found).resolve().parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
@@ -84,7 +83,6 @@ class Postgres:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start the server if it does not run, and wait until it accepts connections."""
         if self._process is None or self._process.poll() is not None:
             self._process = self._started()
         deadline = time.monotonic() + 30
@@ -118,7 +116,6 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """Process id of the server's first process."""
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def signal_all(self, number: int) -> None:

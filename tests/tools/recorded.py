@@ -43,7 +43,6 @@ def parsed(text):
 
 
 def lines(location, canary):
-    """Yield a line for each start of a canary, for all services of a store."""
     with closing(open_store(location)) as store:
         for service, name in store.canaries():
             for generation, samples in store.generations(service, name) if name == canary else ():

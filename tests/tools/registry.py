@@ -8,7 +8,6 @@ from harness import background, eventually, get
 
 @contextmanager
 def running(folder, address):
-    """Run a registry with its files in this folder."""
     config = folder / "registry.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\nhttp: {{addr: {address}}}\n"

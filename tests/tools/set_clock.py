@@ -24,7 +24,6 @@ class Clock:
 
     @property
     def environment(self):
-        """Additional environment variables of a process with this clock."""
         return {
             "LD_PRELOAD": str(LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._offset),

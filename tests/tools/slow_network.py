@@ -41,7 +41,6 @@ class Proxy:
             self._open.set()
 
     def close(self):
-        """Let all packets pass, and accept no more connections."""
         self._open.set()
         self._listening.close()
 

@@ -28,7 +28,6 @@ def mounted(folder, megabytes, user=""):
 
 
 def fill(folder):
-    """Fill the disk of a folder, and return the file that uses the space."""
     ballast = folder / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:

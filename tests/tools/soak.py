@@ -39,12 +39,9 @@ CANARY = "c"
 
 
 class Clock:
-    """Simulated clock for ``time`` and the event loop."""
-
     passed = 0.0
 
     def set(self):
-        """Replace the clocks of ``time`` and of the event loop."""
         time.time = lambda: 1_790_000_000.0 + self.passed
         time.monotonic = lambda: 1_000.0 + self.passed
 
@@ -53,8 +50,6 @@ CLOCK = Clock()
 
 
 class Hour(msgspec.Struct):
-    """Exporter's resources after an hour."""
-
     hour: int
     resident: int
     """Resident memory of the process in bytes, including the simulated probes."""
@@ -144,7 +139,6 @@ async def _serve(app, stack):
 
 
 def hour(number, path, judging):
-    """Return the exporter's current use of resources."""
     gc.collect()
     values = {family.name: family.points[0].value for family in judging.families() if family.points}
     stored = values["infercanary_stored_runs_total"]
@@ -163,7 +157,6 @@ def hour(number, path, judging):
 
 
 async def soak(store, seconds):
-    """Run the exporter for this many simulated seconds."""
     polls = Polls()
     Judging.start = lambda self: None  # type: ignore[method-assign]  # its turns come with the clock
     runners = []

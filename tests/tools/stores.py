@@ -97,7 +97,6 @@ def in_postgres(postgres):
 
 
 def query(store, statement, **given):
-    """Return the rows of any SQL statement; empty if the statement returns no rows."""
     with store.session.transaction(), store.session.work() as connection:
         result = connection.execute(text(statement), given)
         return [tuple(row) for row in result] if result.returns_rows else []
@@ -113,7 +112,6 @@ def kept(store, boot_id="boot"):
 
 
 def starts_of(store, service=SEARCH):
-    """Return the readable starts of a service, in order of time."""
     statement = "SELECT body FROM start WHERE namespace = :namespace AND service = :name ORDER BY began, container, id"
     bodies = query(store, statement, namespace=service.namespace, name=service.name)
     return [start for (body,) in bodies if (start := decode_start(body)) is not None]

@@ -70,7 +70,6 @@ def stateful_set(name, template):
 
 
 def job(name, template, seconds):
-    """Return a Job that completes after this many seconds."""
     template["spec"]["restartPolicy"] = "Never"
     for each in template["spec"]["containers"]:
         each["command"] = ["sh", "-c", f"timeout {seconds} {' '.join(_PROBE)} || true"]

@@ -180,7 +180,6 @@ def test_each_target_sampler_and_discovery_has_its_line():
 
 
 def _rows(page, first):
-    """Return the names in the first column of the table whose first heading is ``first``."""
     return set(re.findall(r"^\| \[?`(\w+)`", page.split(f"\n| {first} |")[1].split("\n\n")[0], re.MULTILINE))
 
 

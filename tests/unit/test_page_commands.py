@@ -43,7 +43,6 @@ def blocks(*kinds):
 
 
 def commands(program):
-    """Return place and arguments of each command line of a program in the shell blocks of the pages."""
     found = []
     for block in blocks("sh", ""):
         for line in re.sub(r"\\\n", " ", block.text).splitlines():
@@ -78,7 +77,6 @@ def test_each_command_line_of_ours_is_one(command):
 
 
 def names_a_file(command, words):
-    """Return True if an option or argument must be an existing file."""
     return any(
         isinstance(parameter.type, click.Path)
         and parameter.type.exists

@@ -59,7 +59,6 @@ CONFTEST = (ROOT / "tests/conftest.py").read_text()
 
 
 def run(folder, *options, settings="", paths=("tests",)):
-    """Run the tests of a folder as a separate suite."""
     (folder / "pytest.ini").write_text(f"[pytest]\n{settings}markers =\n    quiet\n    takes\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, *paths], cwd=folder, timeout=60,
@@ -71,7 +70,6 @@ def run(folder, *options, settings="", paths=("tests",)):
 
 
 def suite(folder, conftest=CONFTEST, **files):
-    """Make a folder of tests with the settings of this suite."""
     (folder / "tests").mkdir()
     for name, text in {"conftest": conftest, **files}.items():
         (folder / f"tests/{name}.py").write_text(text)

@@ -146,8 +146,6 @@ def test_an_interruption_ends_what_runs(host):
 
 
 class Served:
-    """A side that serves an answer of the test instead of a probe's answer."""
-
     summary = ArmSummary(name="served")
 
     def __init__(self, url):

@@ -25,8 +25,6 @@ from infercanary.exporter.judging import worker
 
 
 class Exporter:
-    """HTTP client of a running exporter."""
-
     def __init__(self, url, session):
         self.url = url
         self.session = session
@@ -60,7 +58,6 @@ class Exporter:
         return {labels["container"]: value for labels, value in await self.found(name)}
 
     async def becomes(self, expected, name, **labels):
-        """Wait until a sample has this value, or until no sample exists (None)."""
         await eventually(lambda: self.value(name, **labels), lambda value: value == expected)
 
     async def reaches(self, least, name, **labels):
@@ -95,7 +92,6 @@ async def serving(application):
 
 @pytest.fixture
 async def serve():
-    """Return a function that serves an aiohttp application on a free port and returns its URL."""
     async with AsyncExitStack() as stack:
         yield lambda application: stack.enter_async_context(serving(application))
 
@@ -185,7 +181,6 @@ def impatient(monkeypatch):
 
 
 def config(*probes, **changes):
-    """Return a config that polls ``probes`` (container → URL) at short intervals, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
     return ExporterConfig(**{"poll_seconds": 0.1, "discovery": "none", "probes": listed, **changes})
 

@@ -54,7 +54,6 @@ def until(condition, seconds=300.0):
 
 
 async def comes_true(condition):
-    """Wait in the event loop until a condition is true, at most 15 seconds."""
     deadline = time.monotonic() + 15
     while not condition():
         assert time.monotonic() < deadline, "the condition is not met after 15 s"
@@ -62,7 +61,6 @@ async def comes_true(condition):
 
 
 def stored(path):
-    """Return the sequence numbers of the stored runs by boot id."""
     with closing(open_store(path)) as store:
         found = store.generations(KEY, CANARY)
         kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
@@ -73,7 +71,6 @@ def stored(path):
 
 
 def certificate(folder, name, *more, address="IP:127.0.0.1"):
-    """Make a self-signed certificate with its key in the same folder."""
     pem = folder / f"{name}.pem"
     kind = "-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
     names = f"-subj /CN={name} -addext subjectAltName={address} -keyout {name}.key -out {name}.pem"
@@ -111,7 +108,6 @@ class Process:
             self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
 
     def kill(self):
-        """Kill the process with SIGKILL, as the kernel does when memory runs out."""
         if self.process is not None:
             assert self.process.poll() is None, f"{self.folder.name} ended by itself: {self.log[-4000:]}"
             self.process.kill()
@@ -129,7 +125,6 @@ class Process:
         return (self.folder / "log").read_text()
 
     def get(self, path):
-        """Return the body of an answer, or an empty text if no answer came."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as response:
                 body = response.read()
@@ -139,8 +134,6 @@ class Process:
 
 
 class ProbeProcess(Process):
-    """A probe with a journal and a canary that sleeps; the canary runs three times a second."""
-
     def __init__(self, folder, environment=None, seconds=0.001):
         super().__init__(folder, "probe", environment)
         (folder / "quick.py").write_text(TARGET)
@@ -219,7 +212,6 @@ class ExporterProcess(Process):
                 self.kill()
 
     def works(self):
-        """Return True if the exporter has stored runs of all its probes."""
         stored = self.values("infercanary_stored_runs_total")
         return any(stored.values()) and {*self.values("infercanary_up").values()} == {1.0}
 
@@ -234,7 +226,6 @@ class ExporterProcess(Process):
         )
 
     def values(self, name):
-        """Return the values of a metric's series by labels, or an empty dictionary if no answer came."""
         text = self.get("/metrics").decode()
         return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}
 

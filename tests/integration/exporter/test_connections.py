@@ -52,8 +52,6 @@ class Client:
 
 
 class Server:
-    """The exporter's port with a large page, a slow page, and a page that raises an error."""
-
     def __init__(self, port, connections):
         self.connections = connections
         self.clients = []
@@ -64,7 +62,6 @@ class Server:
         return {**self.connections.refused}
 
     async def connect(self, path=None, header=b"\r\n", host=1):
-        """Connect from an address 127.0.0.*, and request a page if a path is given."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self._port, limit=4096, local_addr=(f"127.0.0.{host}", 0)
         )

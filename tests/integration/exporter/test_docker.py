@@ -89,17 +89,14 @@ class FakeDocker:
             await self._send(request, stream, event)
 
     async def ends(self, number, *actions):
-        """Send events of a container, such as ``die 137``."""
         for action in actions:
             await self.event(action, number)
 
     async def has(self, *numbers):
-        """Set the list of containers, and send an event."""
         self.listing = [self.entry(number) for number in numbers]
         await self.event()
 
     async def lists_again(self):
-        """Wait for the next listing of containers, and for an open stream of events."""
         last = self.listings
         await comes_true(lambda: self.listings > last and self._streams)
 

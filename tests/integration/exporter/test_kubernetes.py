@@ -78,7 +78,6 @@ class Api:
 
     @property
     def watches(self):
-        """Resource versions at which watches began."""
         return [each["resourceVersion"] for each in self.requests if "watch" in each]
 
     @property
@@ -87,8 +86,6 @@ class Api:
 
 
 class Follower:
-    """Watches the pods of the test's server, and retries after each failure."""
-
     def __init__(self, api):
         self.discovery = KubernetesPods(str(api.server.make_url("")), "node-1")
         self.containers = []
@@ -112,7 +109,6 @@ class Follower:
         await comes_true(lambda: sorted(each.pod for each in self.containers) == [*names])
 
     async def fails(self, says):
-        """Wait until a watch has failed with this message."""
         await comes_true(lambda: says in str(self.failures))
 
 
@@ -133,7 +129,6 @@ async def api(tmp_path):
 
 @pytest_asyncio.fixture
 async def follow(api):
-    """Start the follower, and wait for its first watch."""
     started = []
 
     async def begin():

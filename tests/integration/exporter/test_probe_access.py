@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs o
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Make self-signed certificates of a probe and of a stranger, and a token."""
     folder = tmp_path_factory.mktemp("certificates")
     for name in ("probe", "stranger"):
         certificate(folder, name, address=f"DNS:{name}.infercanary")

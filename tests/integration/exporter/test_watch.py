@@ -26,7 +26,6 @@ main()
 
 @contextmanager
 def exporter(folder, thread):
-    """Run an exporter with one probe. A test can break its clock for one thread."""
     probe = Probe("c")
     with served(probe) as url:
         running = ExporterProcess(folder, {"c": url})

@@ -40,7 +40,6 @@ def basic(user):
 
 @contextmanager
 def running(folder, web_config, settings="discovery: none", python_path=""):
-    """Run the exporter, yield its URL, and stop the exporter like a container."""
     (folder / "web.yml").write_text(web_config)
     paths = os.pathsep.join(filter(None, (python_path, os.environ.get("PYTHONPATH"))))
     exporter = ExporterProcess(folder, {}, {"PYTHONPATH": paths})

@@ -27,7 +27,6 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
     judging = judge(stack, store, HOSTS[0])
 
     def take(several):
-        """Submit reports, and return the number of their runs."""
         for number, part in enumerate(several):
             submit(judging, part)
             if number % 9 == 0:

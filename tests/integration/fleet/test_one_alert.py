@@ -26,7 +26,6 @@ WATCHED_SECONDS = 240
 
 
 def prometheus_config(exporters, notified, folder):
-    """Write the shipped configuration of Prometheus with these targets."""
     shipped = ROOT / "prometheus"
     config = yaml.safe_load((shipped / "prometheus.yml").read_text())
     config["rule_files"] = [str(shipped / "rules/*.yml")]

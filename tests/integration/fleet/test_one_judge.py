@@ -20,7 +20,6 @@ from tests.unit.exporter.factories import value
 
 
 def results(findings):
-    """Return the parts of findings that must be equal for all judges."""
     return {name: (each.result, each.sentence, each.drifts, each.measures) for name, each in findings.items()}
 
 

@@ -38,7 +38,6 @@ def runs(count, seconds, at):
 
 
 def journal(path, seconds):
-    """Write a journal with four starts from before the deploy."""
     known = environment_id(HARDWARE)
     with path.open("wb") as file:
         for number in range(4):

@@ -74,12 +74,10 @@ class Scene(NamedTuple):
         eventually(lambda: all(one.values("infercanary_store_up").get("") == float(up) for one in several))
 
     def goes_on(self):
-        """Wait until each exporter has stored more runs."""
         before = [*map(stored_by, self.exporters)]
         eventually(lambda: all(map(gt, map(stored_by, self.exporters), before)))
 
     def says(self, text):
-        """Wait until each exporter has logged this text."""
         eventually(lambda: all(text in one.log for one in self.exporters))
 
 

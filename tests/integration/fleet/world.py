@@ -55,7 +55,6 @@ class Probe:
         self.upgrade(0.02, "1")
 
     def upgrade(self, seconds, torch):
-        """Restart the probe with another image, whose inference takes ``seconds``."""
         with self._lock:
             self._boots += 1
             self._first = len(self._runs)
@@ -67,7 +66,6 @@ class Probe:
         return f"{self.name}-{self._boots}"
 
     def made(self):
-        """Return all runs so far, each run with its start."""
         with self._lock:
             while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
                 number = len(self._runs)
@@ -82,7 +80,6 @@ class Probe:
 
     @property
     def is_collected(self):
-        """Return True if the exporter of the last poll has all runs."""
         return self.stopped and self._asked == len(self.made())
 
     def report(self, since):
@@ -116,7 +113,6 @@ class Exporter(ExporterProcess):
 
 
 def location(postgres, url, folder, lease_seconds=20.0):
-    """Return the location of the database ``url`` over TCP, with a password file."""
     (folder / "password").write_text(PASSWORD)
     return (
         f"postgresql://postgres@127.0.0.1:{postgres.port}/{urlsplit(url).path[1:]}"
@@ -170,7 +166,6 @@ def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_se
 
 
 def publishers(exporters):
-    """Return the hosts whose exporters publish a verdict."""
     return [one.host for one in exporters if one.values("infercanary_verdict")]
 
 
@@ -185,7 +180,6 @@ def one_owner_at_a_time(postgres, url):
 
 
 def written(postgres, url):
-    """Return host and fencing token of each write of a finding since :data:`AUDIT`."""
     rows = postgres.sql("SELECT host, fence FROM written ORDER BY number", url).splitlines()
     return [(host, int(fence)) for host, fence in (row.split("|") for row in rows)]
 

@@ -79,7 +79,6 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def runner(tmp_path, github):
-    """Return a function that runs a step of the action with inputs and with outputs of earlier steps."""
     (tmp_path / "infercanary").mkdir()
     # the first step installs this folder
     (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)

@@ -89,7 +89,6 @@ def marked(*case):
 
 
 def ask(situation, prometheus):
-    """Return the queries and answers of each panel, by board and title."""
     return {
         f"{board}: {question['panel']['title']}": question
         for board, content in dashboards().items()

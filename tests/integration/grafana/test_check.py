@@ -52,7 +52,6 @@ def panel(
     options=None,
     transformations=(),
 ):
-    """Return a panel with one query for each answer."""
     form = "table" if table else "time_series"
     targets = [
         {"refId": chr(ord("A") + i), "expr": expr, "legendFormat": legend, "format": form}
@@ -77,7 +76,6 @@ def panel(
 
 
 def table(*answers, unit="", **others):
-    """Return a table of the labels and of the value, whose column is named Latency and has the unit."""
     names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
     organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]

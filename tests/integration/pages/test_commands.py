@@ -24,7 +24,6 @@ PROBE = "controls: false\ncanaries: {c: {target: matmul, options: {size: 8}}}\nl
 
 
 def commands():
-    """Return the commands in the pages' shell blocks and texts, and the settings that name a store."""
     found = []
     for page in PAGES:
         text = (ROOT / page).read_text()
@@ -39,8 +38,6 @@ def commands():
 
 
 class World(NamedTuple):
-    """Values for the placeholders in commands of the pages."""
-
     folder: Path
     postgres: Postgres
     url: str

@@ -74,7 +74,6 @@ async def tabbed(browser, html):
 
 
 async def look(pages):
-    """Return the faults by page and view, only for views with faults."""
     found = {}
     async with tab() as browser:
         for name, html in pages.items():

@@ -7,9 +7,6 @@ from watching import until
 
 @pytest.fixture
 def started():
-    """Return a function that makes and starts fast probes in this process, on free ports; stop the probes at the
-    end.
-    """
     from infercanary.probe import Probe
     from infercanary.probe.samplers import registered
 

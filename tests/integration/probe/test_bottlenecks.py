@@ -190,5 +190,4 @@ def settled(journal, canary):
 
 
 def beside(code, cpu):
-    """Run a process that slows the canary."""
     return running("taskset", "--cpu-list", str(cpu), sys.executable, "-c", code)

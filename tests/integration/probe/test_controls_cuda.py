@@ -74,7 +74,6 @@ def raised(function):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Run code with the stand-in in a separate process, and return the code's variable ``found``."""
     folder = build(tmp_path_factory.mktemp("cuda"))
     return lambda body, **names: run_forked(folder, PRELUDE + body, **names)
 

@@ -81,9 +81,6 @@ def library(tmp_path_factory):
 
 
 def session(folder, body, **names):
-    """Run code with the stand-ins of the engines and of CUDA in a separate process, and return its variable
-    ``found``.
-    """
     environment = {"FAKE_NVML": str(folder / "script")}
     return run_forked(folder, PRELUDE + body, environment=environment, stand_ins=str(STAND_INS), **names)
 
@@ -546,10 +543,7 @@ canary.close(30)
 @needs_cc
 def test_an_engines_execution_context_is_asked_for(nvml, run):
     found = run("tensorrt", ROOM + CONTEXT, json.dumps({"device_memory": 9 << 30}), folder=nvml(70 << 30))
-    assert (
-        "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others"
-        in found["why"]
-    )
+    assert "canaries.c.engine: its execution context needs 9.00 GiB, 9.22 GiB with the others" in found["why"]
     assert "8.40 GiB are left of the 80.00 GiB of cuda" in found["why"]
     assert found["alive"] == {}
 

@@ -31,7 +31,6 @@ def gpu(libraries, tmp_path, monkeypatch):
 
 
 def asked(*sections, seconds=None):
-    """Return the results of the checks by name, with a shorter deadline if one is given."""
     table = [each for each in checks() if each.section in sections]
     if seconds is not None:
         table = [each._replace(seconds=seconds) for each in table]

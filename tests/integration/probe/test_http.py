@@ -150,7 +150,6 @@ def test_connections_are_bounded(server, calls):
 
 
 def unread_bytes(server):
-    """Return the number of bytes that the kernel buffers for the server's callers."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     own = [row for row in rows if row[1].endswith(f":{port_of(server):04X}") and row[3] != "0A"]
     return sum(int(row[4].partition(":")[0], 16) for row in own)
@@ -282,7 +281,6 @@ signal.pause()
 
 @pytest.fixture
 def process():
-    """Run a server in a separate process; yield the process and its address."""
     with running(sys.executable, "-c", SERVER) as (started, line):
         yield started, line.strip()
 

@@ -110,8 +110,6 @@ def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started):
 
 
 class Slow(Sampler):
-    """A sampler that takes some time, but less than the probe's interval."""
-
     def __init__(self, name):
         self.name = name
         self.asked: list[float] = []

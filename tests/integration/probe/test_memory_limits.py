@@ -46,8 +46,6 @@ while True:
 
 
 class Limited(ProbeProcess):
-    """A probe in the control group, alone or in a server's process; it runs during the block."""
-
     def __init__(self, group, folder, canaries, inside=False):
         self.group = group
         command = [sys.executable, "-c", SERVER] if inside else [*PROBE]

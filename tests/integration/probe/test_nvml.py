@@ -338,7 +338,6 @@ def scenarios():
 
 
 def check(found, *expected):
-    """Compare a sample with the expectations of a scenario."""
     for line in expected:
         name, *words = line.split()
         shown = {"families": found["families"].keys(), **found}.get(
@@ -467,7 +466,6 @@ def test_the_names_of_the_visible_gpus(ask):
 
 
 def scripted_probe(folder, canaries, *libraries):
-    """Return a probe with these libraries. The script of NVML is ``folder / "script"``."""
     folder.mkdir(exist_ok=True)
     (script := folder / "script").touch()
     environment = {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "FAKE_NVML": str(script)}

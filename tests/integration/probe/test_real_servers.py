@@ -215,7 +215,6 @@ PAGES = Path(__file__).parents[3] / "docs/targets"
 
 
 def unpack(page, folder, port, replaced):
-    """Write the files of a page's example into ``folder``, with another port."""
     text = (PAGES / page).read_text()
     files = re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert "probe.yaml" in dict(files)

@@ -120,7 +120,6 @@ def lines(family, container, labels):
 
 
 def service(verdicts, candidate, *images):
-    """Return the series of a service with these verdicts on its canaries; each image runs in one container."""
     found = []
     for number, image in enumerate(images):
         name = f"search-{number}"

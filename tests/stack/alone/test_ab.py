@@ -65,7 +65,6 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def settings(tmp_path):
-    """Return the setting `config`: a probe.yaml with a target of fixed work."""
     path = tmp_path / "probe.yaml"
     path.write_text('canaries: {work: {target: "work:Work"}}\n')
     return f"config={path}"
@@ -81,13 +80,11 @@ def nothing_is_left():
 
 
 def containers(*filters):
-    """Return the containers of experiments, running or not."""
     chosen = [word for each in (f"label={LABEL}", *filters) for word in ("--filter", each)]
     return run("docker", "ps", "--all", "--quiet", *chosen).split()
 
 
 def volumes():
-    """Return the anonymous volumes of these containers."""
     mounts = run("docker", "inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *containers())
     return set(mounts.split())
 
@@ -113,7 +110,6 @@ def ab(*arguments):
 
 @pytest.fixture
 def begun():
-    """Start the command, and return when its first container runs."""
     made = set()
     with ExitStack() as stack:
 

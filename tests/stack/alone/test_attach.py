@@ -67,8 +67,6 @@ TINY_LLAMA = (ROOT / "benchmarks/gpu_claims/tiny_llama.py").read_text()
 
 
 class Image(NamedTuple):
-    """An image without a probe, and the work of its canary."""
-
     dockerfile: str
     canary: dict[str, Any]
     files: Mapping[str, str] = MappingProxyType({})

@@ -32,7 +32,6 @@ def client():
 
 
 def sides(client, pair, *versions):
-    """Return both sides; each has one of these versions of the package `slowdown`."""
     images = [client.inspect_image(name) for name in pair]
     recipes = [
         recipe(Side(image=name), image, [f"slowdown=={version}"])

@@ -48,8 +48,6 @@ FILE_BYTES = 192 << 20  # half of the file fits; with less memory, a run of the 
 
 
 class Seen(NamedTuple):
-    """The canary's reports after the quiet and after the contended runs, and these runs."""
-
     before: Report
     after: Report
     quiet: list[Run]
@@ -70,7 +68,6 @@ def value(report, metric):
 
 
 def seen_by(canary, disturb):
-    """Record quiet runs, then disturb the canary and record further runs."""
     before, quiet = canary.ran(QUIET_RUNS, time.time())
     disturb()
     cpus = psutil.cpu_times()

@@ -22,8 +22,6 @@ QUIET_SECONDS, MOST_BUSY = 20.0, 15.0  # percent of all CPUs
 
 
 class Trouble(NamedTuple):
-    """A change to the stack, and the alerts that Alertmanager must send."""
-
     name: str
     services: tuple[str, ...] = ()
     """Services of the Compose file's profile ``broken``."""

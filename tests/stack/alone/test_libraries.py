@@ -20,7 +20,6 @@ LIBRARY = "/usr/local/lib/python3.11/dist-packages/torch/lib/libgomp.so.1"
 
 
 def points(report, metric):
-    """Return the labels of the metric's points whose value is not 0."""
     return {tuple(p.labels) for f in report.families if f.name == metric for p in f.points if p.value}
 
 

@@ -41,15 +41,12 @@ SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"sha
 
 
 def canary(model, *shape, batches=()):
-    """Return the settings of a torch canary with an optional sweep."""
     options = {"model": model, "inputs": [{"shape": list(shape or (8,))}]}
     sweep = {"sweep": {"batches": list(batches), "seconds": 1.5 * len(batches), "every_seconds": 1}}
     return {"target": "torch", "options": options, **(sweep if batches else {})}
 
 
 class Scene:
-    """A server in a container, a probe that was started in one of the ways, and an exporter that polls the probe."""
-
     def __init__(self, way, folder, image, stack):
         self._way = way
         self._folder = folder
@@ -100,7 +97,6 @@ class Scene:
         return json.loads(get(self._url))
 
     def take(self, mib, rate=100):
-        """Let the server allocate memory, and wait until it has done so."""
         asked = urllib.request.Request(f"{self._url}/take?mib={mib}&rate={rate}", method="POST")
         with urllib.request.urlopen(asked, timeout=60) as response:
             assert json.load(response)["failed"] == 0
@@ -137,7 +133,6 @@ class Scene:
         return run("sh", "-c", f"docker logs {self.probe} 2>&1")
 
     def goes_on(self):
-        """Check that the small canary runs, and that the server is unharmed."""
         if self._way != "exec":
             self.ran("small")
         self.unharmed()
@@ -180,13 +175,11 @@ class Scene:
 
 
 def state_of(name):
-    """Return facts that change if the container restarts or ends."""
     [found] = json.loads(run("docker", "inspect", name))
     return (*(found["State"][key] for key in ("Running", "Pid", "StartedAt")), found["RestartCount"])
 
 
 def oom_kills(name):
-    """Return the number of the container's processes that the kernel killed for memory."""
     files = "/sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control"
     text = run("docker", "exec", name, "sh", "-c", f"cat {files} 2>/dev/null || true")
     [found] = re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE)

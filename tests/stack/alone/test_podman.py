@@ -37,7 +37,6 @@ Podman = Callable[..., str]
 
 @pytest.fixture
 def podman(tmp_path):
-    """Run Podman with separate storage and a separate socket."""
     if not shutil.which("podman") or os.geteuid() != 0:
         pytest.skip("needs Podman and root")
     (tmp_path / "containers.conf").write_text(CONF)

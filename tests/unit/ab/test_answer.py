@@ -62,7 +62,6 @@ def turn(rng, level, torch="2.7.0", contended=0, canaries=("c",)):
 
 
 def in_turn(pairs):
-    """Return pairs whose starts ran in the order A B B A A B …"""
     for number, pair in enumerate(pairs):
         for late, side in enumerate(pair if number % 2 == 0 else pair[::-1]):
             for canary, start in side.starts.items():

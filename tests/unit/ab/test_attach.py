@@ -76,7 +76,6 @@ def test_an_image_that_the_probe_cannot_use_is_one_line_with_the_fix(client, ans
 
 
 def patched(name):
-    """Return the pod of the golden patch, with the names of the component in `deploy/`."""
     text = GOLDEN.read_text().replace("YOUR_REGISTRY", "registry.example.com/ml")
     _, made = yaml.safe_load_all(text.replace("YOUR_DEPLOYMENT", name).replace("YOUR_CONTAINER", name))
     return made

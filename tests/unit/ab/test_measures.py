@@ -62,7 +62,6 @@ def test_a_pair_that_lacks_a_measure_does_not_count_for_it():
 
 
 def pairs(ratios, latency=1.0):
-    """Return pairs with these throughput ratios of B to A at batch 8, and one latency ratio for all pairs."""
     sides = [
         [
             Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, {}, 9.0)

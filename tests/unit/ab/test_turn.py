@@ -15,14 +15,12 @@ from tests.scenarios import cases, typed
 
 
 def reader(runs=8):
-    """Return the reader of a started turn, whose arm keeps running."""
     made = TurnReader(Mock(), Plan(12, runs, 60, 60), time.monotonic() + 60, Interruption())
     made._urls, made._start = ["http://published"], 0.0
     return made
 
 
 def gauge(name, labels, points):
-    """Return a family; ``points`` has a value for each text of label values."""
     found = (Point(tuple(values.split()), value) for values, value in points.items())
     return Family(f"infercanary_{name}", "gauge", "help", tuple(labels.split()), tuple(found))
 

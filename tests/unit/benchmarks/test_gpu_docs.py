@@ -16,7 +16,6 @@ def kinds(text):
 
 
 def devices():
-    """Return the golden files of each device, except for the scripted GPUs."""
     found = {}
     for path in GOLDEN.glob("nvml_*_*.metrics"):
         found.setdefault(re.sub(r"^nvml_|_(idle|loaded)$", "", path.stem), []).append(path)

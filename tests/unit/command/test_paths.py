@@ -44,7 +44,6 @@ FORBIDDEN = [] if os.geteuid() == 0 else ["closed/x", "secret"]
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, infercanary):
-    """Return a function that runs a command and checks that its message about a path is one line."""
     # this option would change the process of the tests
     monkeypatch.setattr("infercanary.probe.__main__.be_ended_first", lambda: None)
     (tmp_path / "numbers").write_text("1.0\n1.1\n" * 20)

@@ -21,8 +21,6 @@ def write(tmp_path):
 
 @pytest.fixture
 def numbers():
-    """Return latencies around a level, with 1 % noise."""
-
     def numbers(level=0.02, count=100, seed=1, noise=0.01):
         rng = random.Random(seed)
         return [level * rng.lognormvariate(0, noise) for _ in range(count)]

@@ -30,8 +30,6 @@ def answer(infercanary):
 
 @pytest.fixture
 def host(tmp_path):
-    """Write the store of a host, with two starts; return the store's file."""
-
     def host(name, level, image="web", at=0.0, tags=(), control=0.001, **environment):
         with closing(open_store(tmp_path / f"{name}.sqlite")) as store:
             for number in range(2):

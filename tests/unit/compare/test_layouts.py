@@ -77,7 +77,6 @@ def layout(tool, latencies=X):
 
 
 def read(text, column="", *where):
-    """Return the series in a text, and the notes."""
     notes = []
     pairs = [(name, value) for name, _, value in (pair.partition("=") for pair in where)]
     return numbers(File("f", notes, column, pairs), text.encode()), "".join(notes)

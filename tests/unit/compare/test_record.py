@@ -18,7 +18,6 @@ IMAGE = ("--image", f"registry.example/search@{DIGEST}")
 
 @pytest.fixture
 def run(infercanary, journal):
-    """Run a command beside two journals and a store, and return its exit code and output."""
     known = {"cpu_model": "EPYC", "model:resnet18": "file:1", "settings:resnet18": "s1"}
     journal("old.jsonl", [0.02] * 4, more=known)
     journal("new.jsonl", [0.0201] * 4, more=known)

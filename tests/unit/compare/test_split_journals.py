@@ -13,8 +13,6 @@ LEVELS = [0.02, 0.0203, 0.0199], [0.0212, 0.0216]
 
 @pytest.fixture
 def answer(infercanary):
-    """Return the command's JSON, without the names of files."""
-
     def answer(*arguments):
         _, out, err = infercanary(*arguments, "--json")
         assert err == ""

@@ -33,7 +33,6 @@ def write(root, files):
 
 
 def answer(section, name, root, files=None):
-    """Return the result of a check on a machine with only these files."""
     write(root, files or {})
     machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev")
     [each] = [each for each in checks() if (each.section, each.name) == (section, name)]

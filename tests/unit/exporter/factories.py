@@ -74,8 +74,6 @@ def value(judging, name):
 
 
 class Judged:
-    """The judge of one exporter, whose turns a test calls."""
-
     def __init__(self, store=None, policy=LIVE, **limits):
         self.judging = Judging(store, policy, **limits)
 
@@ -94,7 +92,6 @@ class Judged:
         return value(self.judging, name)
 
     def again(self, store, policy=LIVE):
-        """Return a judge after a restart of the exporter."""
         self.close()
         return Judged(store, policy)
 

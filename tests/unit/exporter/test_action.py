@@ -7,7 +7,6 @@ OLD, NEW = ("a", "b1"), ("a", "b2")
 
 
 def extent(runs, was, policy=LIVE, *, has_upgrade=True):
-    """Return the names of due judgements, if a canary's new start has this number of runs now."""
     seen = {OLD: SeenStart(200, 200)} | ({NEW: was} if was else {})
     judgements = due(seen, {OLD: 200, NEW: runs}, policy, has_upgrade=has_upgrade)
     return " ".join(name for name, is_due in judgements._asdict().items() if is_due)

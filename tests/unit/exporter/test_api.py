@@ -50,8 +50,6 @@ ANSWER, CALL = validator("Answer"), validator("Call")
 
 
 class Client:
-    """Client of the API on a real socket; ``known`` is the API's memory."""
-
     def __init__(self, session, known):
         self.session, self.known = session, known
 

@@ -56,12 +56,10 @@ class Asked:
         self.now += max(5.0, self.probe.account.wait(self.now))
 
     def allowed(self, budget):
-        """Return the sum of the allowance since the start."""
         allowance = ALLOWED[budget]
         return allowance.most + allowance.minute * (self.now - self.begin) / 60
 
     def queued(self):
-        """Return start and canary of each run that waits for the judge."""
         return [
             (each.generation.boot_id, r.canary) for each in self.judging._queue.waiting() for r in each.runs
         ]

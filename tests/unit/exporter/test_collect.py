@@ -31,7 +31,6 @@ def collector(judging):
 
 
 async def stored(collector, judging, path):
-    """Return the starts in the store after the exporter's end, with the sequence numbers of their runs."""
     await collector.close()
     judging.start()
     judging.stop()

@@ -33,7 +33,6 @@ KINDS: dict[str, Any] = {
 
 
 def theirs(key, families):
-    """Return the same families, built for prometheus_client."""
     metrics = []
     for family in families:
         names = ["service", "container", *family.labels]

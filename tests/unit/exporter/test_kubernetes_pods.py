@@ -71,8 +71,6 @@ def document(*statuses, init=(), ports=(), address="10.244.1.2", owner="", **met
 
 
 def pod(containers=(("server", 1),), init=(), image="", **others):
-    """Return a pod by the numbers or states of its containers."""
-
     def statuses(of):
         return [
             status(name, imageID=image, state={has: {}})

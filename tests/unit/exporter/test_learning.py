@@ -12,7 +12,6 @@ HOUR = LEARN_SECONDS
 
 
 def taught(sd, services=10):
-    """Return findings on the canaries of ``services`` services, each with its own restart SD."""
     return {
         ServiceKey("", f"s{number}"): {"c": finding(sd * (0.8 + 0.04 * number))} for number in range(services)
     }

@@ -11,8 +11,6 @@ A, B = ServiceKey("", "a"), ServiceKey("", "b")
 
 
 class Leases:
-    """A fleet that grants every lease."""
-
     lease_seconds = 20.0
 
     def __init__(self):

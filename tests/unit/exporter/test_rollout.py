@@ -96,7 +96,6 @@ def samples(canary, container, at, speed, count):
 
 @cache
 def findings_of(situation):
-    """Return the judge's findings in a situation of the table."""
     if situation in ("", "nothing"):
         return NOTHING
     before, *groups = SITUATIONS[situation]
@@ -111,7 +110,6 @@ def findings_of(situation):
 
 
 def says(situation, running, silent=(), *, since="", **asked):
-    """Return the answer about the service `search` in the namespace `ml`."""
     at = datetime.fromtimestamp(float(since), timezone.utc) if since else None
     question = Question(service="search", namespace="ml", since=at, **asked)
     state = ServiceState(findings_of(situation), [STARTS[name] for name in running.split()], silent)

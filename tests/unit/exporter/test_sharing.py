@@ -55,8 +55,6 @@ def test_the_family_is_the_probes_own():
 
 
 class Clock:
-    """Stands in for the module ``time``."""
-
     now = 1000.0
 
     def monotonic(self):
@@ -66,8 +64,6 @@ class Clock:
 
 
 class Host:
-    """A collector, its exposition, and the reports of its containers."""
-
     def __init__(self):
         self.collector = collecting()
 
@@ -86,13 +82,11 @@ class Host:
         return self.collector.probes["", "s", name]
 
     def lines(self, metric):
-        """Return the metric's value of each container, as in a scrape now."""
         text = b"".join(self.collector._exposition.families(in_openmetrics=False)).decode()
         samples = re.findall(rf'^{metric}{{.*container="(\w+)".*}} (\S+)$', text, re.MULTILINE)
         return {container: float(value) for container, value in samples}
 
     def shows(self, metric=SHARED):
-        """Poll each container, and return the metric's values."""
         for probe in self.collector.probes.values():
             self.collector.show(probe)
         return self.lines(metric.name)
@@ -215,7 +209,6 @@ def test_processes_of_nobody_known(counts, unknown):
 
 async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     async def neighbours(seconds):
-        """Return the neighbours of ``a`` after a report that comes ``seconds`` later."""
         clock.now += seconds
         await host.says("a", *ON_A)
         return host.probe("a").neighbours

@@ -6,7 +6,6 @@ from tests.unit.exporter.factories import Judged
 
 
 def after_a_turn(path):
-    """Return the time of the last renamed file, which a new exporter reports after a turn."""
     judged = Judged(path)
     assert judged.value("store_set_aside_timestamp_seconds") is None  # the store is not open yet
     judged.judging.turn()

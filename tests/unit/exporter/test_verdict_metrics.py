@@ -17,7 +17,6 @@ STATE_SETS = ("verdict", "shift_cause")
 
 
 def shown(name, result):
-    """Return the values of a metric's series by labels, without the label of the canary."""
     found = result if isinstance(result, Finding) else Finding(result=result, sentence=sentence(result))
     [family] = [f for f in metrics.families({"c": found}, "a") if f.name == f"infercanary_{name}"]
     assert all(point.labels[0] == "c" for point in family.points)

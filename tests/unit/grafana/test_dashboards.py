@@ -55,7 +55,6 @@ def test_nothing_else_is_there():
 
 
 def labels_of(metric):
-    """Return the declared labels of a metric, and those that exporter and Prometheus add."""
     names = {*DECLARED[metric].labels, "instance", "job"}
     names |= {"le"} if metric.endswith("_bucket") else set()
     return names if EXPORTERS_OWN.match(metric) else names | {"namespace", "pod", "service", "container"}
@@ -73,7 +72,6 @@ _SELECTOR = re.compile(
 
 
 def selectors(expression):
-    """Yield each selector's metric, its matchers, and the text before the selector."""
     bare = _BLANKED.sub(lambda text: " " * len(text[0]), expression)
     for found in _SELECTOR.finditer(bare):
         matchers = expression[found.start() : found.end()].partition("{")[2]
@@ -288,7 +286,6 @@ def test_everybody_can_distinguish_the_colours(board):
 
 
 def _look(name):
-    """Return colour and line style of a name."""
     found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
     assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], (
         f"{name} must have one colour and one line style"

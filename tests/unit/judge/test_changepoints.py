@@ -13,7 +13,6 @@ COUNT = 650
 
 
 def lasting(rng, alike, sd=0.02, count=COUNT):
-    """Return the logarithms of first-order autocorrelated noise."""
     return np.log(latencies(rng, count, sd, alike, 1.0))
 
 

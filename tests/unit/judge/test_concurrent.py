@@ -37,7 +37,6 @@ def made(
 
 
 def new(container="canary", runs=48, after=0.0, **fields):
-    """Return a start of the new image, ``after`` seconds after the upgrade."""
     return made(container, UPGRADE + after, runs, "new", **fields)
 
 
@@ -61,12 +60,10 @@ def earlier(containers, runs=110, itself=0.0, **last):
 
 
 def old(count, at=8000.0, runs=300, **fields):
-    """Return replicas that stay on the old image."""
     return [made(f"r{i}", at + i, runs, **fields) for i in range(count)]
 
 
 def slowed(made, factor, after=-math.inf, until=math.inf, **values):
-    """Return ``made`` with slower runs, and with these values, in a span of time."""
     there = [after <= s.started_at < until for s in made.samples]
     samples = changed(made, median=lambda s: factor * s.median, **values).samples
     return Start(
@@ -76,7 +73,6 @@ def slowed(made, factor, after=-math.inf, until=math.inf, **values):
 
 
 def restless(starts, sd):
-    """Add the host's autocorrelated noise until the upgrade."""
     rng, last = random.Random(2), 0.0
 
     def noisy(s):
@@ -140,7 +136,6 @@ TEXT = functools.reduce(lambda text, name: text.replace(name, SHORT[name]), SHOR
 
 
 def starts_of(text):
-    """Return the starts that one word of a line describes."""
     word, *words = text.split(",")
     place, _, runs = word.partition("*")
     name, _, at = place.partition(":")

@@ -33,7 +33,6 @@ ROUNDING = 1e-9
 
 
 def lasting(rng, runs, phi, sd):
-    """Return first-order autocorrelated noise with Student's t of 3 degrees of freedom."""
     steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
     noise, last = np.empty_like(steps), 0.0
     for i, step in enumerate(steps):
@@ -42,8 +41,6 @@ def lasting(rng, runs, phi, sd):
 
 
 class World:
-    """A host on which starts run; its speed varies."""
-
     def __init__(self, seed, wander=0.0, restart_sd=0.005):
         self.rng = np.random.default_rng([20261123, seed])
         self.wander = np.cumsum(self.rng.normal(0, wander, 20_000))
@@ -74,7 +71,6 @@ CHANGES = (0.0, 0.0), (0.04, 0.0), (0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.08, 0
 
 
 def upgrades():
-    """Yield name, starts of a service in order of time, and siblings."""
     for seed, (replicas, (slower, host), runs) in enumerate(product((1, 2, 4), CHANGES, (5, 20, 60, 200))):
         world, names = World(seed, restart_sd=0.015 if seed % 2 else 0.003), "abcd"[:replicas]
         starts = [world.start(name, "old", hour, 120) for hour in (1, 2, 3) for name in names]
@@ -152,7 +148,6 @@ def everything():
 
 
 def difference(before, now):
-    """Return the kind of difference, or an empty text."""
     if not before or not now or before[0] != now[0]:
         return f"{before} → {now}"
     if len(before[1]) != len(now[1]) or not all(map(is_near, before[1], now[1])):

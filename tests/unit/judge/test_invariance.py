@@ -26,7 +26,6 @@ def replicas(seed, count, effect, runs=30):
 
 
 def judged(several, unit=1.0):
-    """Return the verdict on an upgrade of these replicas, in order of time as from the store."""
     starts = [
         start(f"r{n}", image, 1e5 * side + n, (unit * pair[side]).tolist(), control=0.001 * unit)
         for side, image in enumerate(("old", "new"))

@@ -48,13 +48,11 @@ def start(order, values, *, slower=1.0, **fields):
 
 
 def upgrade(name, old, new, **fields):
-    """Return starts with one measure, whose values are given for each start."""
     before = [start(i - len(old), {name: values}, **fields) for i, values in enumerate(old)]
     return [*before, start(0, {name: new}, **fields)]
 
 
 def memory(levels, new, runs=24):
-    """Return starts with memory that is constant within each start."""
     return upgrade(HOST_MEMORY, [[512 * MIB * level] * 60 for level in levels], [512 * MIB * new] * runs)
 
 
@@ -85,7 +83,6 @@ def test_memory_at_equal_latency(earlier, new, states):
 
 
 def loads(level, seed, count=48):
-    """Return two points of a sweep; ``level`` is for the batch of 8."""
     small, large = (
         latencies([seed, n], count, 0.015, level=by).tolist() for n, by in enumerate((200.0, 900 * level))
     )
@@ -115,7 +112,6 @@ def test_less_throughput_at_one_load_only(controls, tags, state):
 
 
 def leaking(order, count, level=1.0):
-    """Return a start whose memory grows by 5 % an hour."""
     return start(order, {HOST_MEMORY: (level * 512 * MIB * (1 + 0.05 * np.arange(count) / 360)).tolist()})
 
 

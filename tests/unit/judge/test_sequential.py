@@ -22,7 +22,6 @@ looks = SequentialTest(LIVE.decide)
 
 
 def service(seed, replicas, runs, *, slower=0.0, sd=0.01, earlier=3):
-    """Return ``earlier`` + 1 starts of each replica, and then one start of a new image; ``sd`` is the restart SD."""
     rng, last = random.Random(seed), earlier + 1
     return [
         start(

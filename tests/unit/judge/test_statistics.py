@@ -23,7 +23,6 @@ points = st.lists(st.floats(1e-6, 1e3), min_size=FEWEST, max_size=40)
 
 
 def shift(baseline, candidate):
-    """Return the shift of two samples, without restarts."""
     return shift_of_starts([baseline], [candidate], pool=FILES.pool)
 
 
@@ -65,7 +64,6 @@ def test_the_level_of_many_points_is_found_without_all_pairs(count):
 
 
 def milliseconds(level, sd=0.02, step=1.0, unit=1.0):
-    """Return values of a tool that rounds to steps."""
     exact = np.random.default_rng([int(1e3 * level), 9]).normal(level, sd, 60)
     return [max(1, round(x / step)) * step * unit for x in exact]
 
@@ -177,7 +175,6 @@ def test_starts_bring_what_restarts_do():
 
 
 def restarted(seed, effect, replicas):
-    """Return replicas with one start of each image; each start has its own level."""
     levels = 0.01 * np.exp(np.random.default_rng(seed).normal(0, 0.01, (replicas, 2)))
     levels[:, 1] *= 1 + effect
     return [

@@ -44,8 +44,6 @@ TEXTS = {
 
 
 class Tags(HTMLParser):
-    """Tags with their attributes (without texts of a user), and the words of the page."""
-
     def __init__(self, text):
         super().__init__()
         self.tags = []

@@ -52,7 +52,6 @@ missing                                       | bin/python3
 
 @pytest.fixture
 def image(tmp_path):
-    """Return a folder with the files of an image, and the volume with packages for this Python."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +74,6 @@ def path_in(image):
 
 
 def begun(image, shell, *command, **variables):
-    """Run the entrypoint with the image's programs first on the PATH."""
     applet = ["sh"] if shell == "busybox" else []
     return subprocess.run(
         [shutil.which(shell), *applet, image / "infercanary/beside", *command],

@@ -45,7 +45,6 @@ EXPECTED = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A working folder with the modules; signals, path and modules are restored afterwards."""
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)

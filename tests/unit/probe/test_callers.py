@@ -9,7 +9,6 @@ HOUR = 3600
 
 
 def attack(callers, addresses, second, cost):
-    """Open many connections within this second, and return their CPU seconds."""
     given = 0.0
     for n in range(50):
         now = second + n / 50

@@ -17,7 +17,6 @@ def moved(text, folder, to=""):
 
 
 def here(root, proc):
-    """Replace the mount point of cgroups, and the folder of the process."""
     return patch.multiple(cgroup, _ROOT=root, _PROC=proc)
 
 

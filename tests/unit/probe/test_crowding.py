@@ -37,8 +37,6 @@ def spin():
 
 
 class Container(ContainerCpu):
-    """A container of this process and of others, whose CPU times are added."""
-
     def __init__(self, *pids):
         self._pids = pids
 
@@ -51,14 +49,12 @@ def _ran(pid):
 
 
 def busy_process():
-    """Run a process that computes on the canary's CPU."""
     code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
     return running(sys.executable, "-c", code)
 
 
 @contextmanager
 def busy_thread():
-    """Run a thread of this process that computes on the canary's CPU without the interpreter lock."""
     end, data = threading.Event(), b"x" * (8 << 20)
 
     def work():
@@ -75,7 +71,6 @@ def busy_thread():
 
 
 def round_of(container, phase="compute"):
-    """Run one round of a canary in ``container``."""
     with patch("infercanary.probe.timed_target.ContainerCpu", lambda: container):
         canary = opened(Scripted(spin, phase=phase))
     done = canary.round(REPEATS)

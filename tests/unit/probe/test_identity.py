@@ -217,8 +217,6 @@ def test_settings_that_are_empty_are_as_if_they_did_not_exist():
 
 
 class Known(Scripted):
-    """A target with an identity, or with an error in its place."""
-
     def identity(self):
         time.sleep(self.seconds)
         if isinstance(self.version, Exception):

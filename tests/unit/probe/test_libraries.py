@@ -27,7 +27,6 @@ def site(tmp_path, monkeypatch):
 
 
 def engine(site, name, library, calls):
-    """Make a package whose extension needs ``library``, which the loader does not find."""
     (site / name).mkdir()
     (site / name / "__init__.py").write_text(f"from {name} import _C\n")
     stub = compiled(site / "build" / library, "int made(void) { return 1; }", f"-Wl,-soname,{library}")

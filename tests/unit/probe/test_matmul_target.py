@@ -197,8 +197,6 @@ FLOP = 2.0 * 64**3
 
 @pytest.fixture
 def on(monkeypatch):
-    """Open a target on a simulated GPU."""
-
     def open_on(gpu, **options):
         monkeypatch.setattr(torch_profile, "imported", lambda *_: gpu)
         target = opened(**{"device": "cuda", "own_process": True, **options})
@@ -266,7 +264,6 @@ def test_tensor_cores_that_are_not_used_by_the_median_of_the_last_measurements(o
 
 @pytest.fixture
 def switch():
-    """torch's TF32 switch, set back afterwards."""
     switch = torch.backends.cuda.matmul
     before = switch.fp32_precision
     yield switch

@@ -50,8 +50,6 @@ class Calling(Scripted):
 
 
 class Counting(Scripted):
-    """A target that reports samples and its engine's memory."""
-
     samples: Any = 8
     peak: Any = 5000
     now: Any = None

@@ -17,7 +17,6 @@ WORK = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nt
 
 
 def sampled(of):
-    """Return the values by metric, and then by command ("" for this process)."""
     return {
         f.name: {p.labels[-1]: p.value for p in f.points if isinstance(p.value, float)} for f in of.sample()
     }
@@ -25,7 +24,6 @@ def sampled(of):
 
 @contextmanager
 def worker(folder, name):
-    """Run a process of this name that has computed for 0.3 s, and now waits."""
     program = folder / name
     if not program.exists():
         program.symlink_to(sys.executable)
@@ -35,7 +33,6 @@ def worker(folder, name):
 
 @pytest.fixture(autouse=True)
 def every_process(monkeypatch):
-    """Count all processes of this machine as in the container, and read each of them."""
     monkeypatch.setattr(processes, "in_container", lambda: True)
     monkeypatch.setattr(processes, "MOST", 100_000)
 

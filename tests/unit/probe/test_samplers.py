@@ -37,8 +37,6 @@ class Scripted(Sampler):
 
 
 class Guarded:
-    """A scripted sampler with its guard, and the success of its samples."""
-
     def __init__(self):
         self.sampler, self.tally = Scripted(), Tally()
         self.entered, self.go_on = threading.Event(), threading.Event()
@@ -49,7 +47,6 @@ class Guarded:
         self.go_on.wait(60)
 
     def sample(self, patience=30):
-        """Return value and success of a sample; None if unknown."""
         self.guard.sample(patience)
         return values(self.guard.families).get(VALUE.name), values(self.tally.families()).get(SUCCESS.name)
 
@@ -62,7 +59,6 @@ class Guarded:
 
 
 def values(families):
-    """Return the values by name and labels; without labels, by name."""
     found = tags.values(families)
     return {name: points.get((), points) for name, points in found.items()}
 

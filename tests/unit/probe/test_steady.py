@@ -11,7 +11,6 @@ SLOW = 1.0
 
 
 def first_steady(latencies):
-    """Return the number of latencies after which the canary is steady for the first time."""
     return next((n for n in range(len(latencies) + 1) if is_steady(latencies[:n])), None)
 
 

@@ -180,8 +180,6 @@ def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch, infer
 
 
 class Watched(Sized):
-    """A target whose engine counts memory."""
-
     peak = 7
 
     def reset_memory_peak(self):
@@ -233,8 +231,6 @@ def test_in_the_servers_pool_each_request_takes_its_turn():
 
 
 class Swept:
-    """A real open canary, and its sweep."""
-
     def __init__(self, target, sweep, pool=None, timeout=30.0):
         self.tally, self.memory = Tally(), Memory({})
         self.canary = opened(target, pool, tally=self.tally, timeout=timeout)
@@ -255,7 +251,6 @@ class Swept:
         self.whole()
 
     def rounds(self, *others):
-        """Return the rounds of a probe with this canary and others."""
         canaries, sampling = [self.canary, *others], Sampling((), self.tally)
         return Rounds(canaries, [self.sweeping], None, sampling, self.memory, self.tally, threading.Event())
 

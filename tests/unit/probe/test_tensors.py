@@ -97,8 +97,7 @@ class Fields:
     loss: Any = None
 
 
-class Output(dict[str, Any]):
-    """An output in the form of Hugging Face."""
+class Output(dict[str, Any]): ...
 
 
 def tensor(*numbers, dtype="float32", **options):

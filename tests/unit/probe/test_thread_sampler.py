@@ -38,7 +38,6 @@ def sampled(sampler):
 
 @contextmanager
 def waiting(count, begin=lambda: None):
-    """Run ``count`` threads that call ``begin`` and then wait."""
     stop, begun = threading.Event(), threading.Barrier(count + 1)
 
     def wait():

@@ -39,8 +39,6 @@ def test_host_clock_measures_wall_and_phases():
 
 
 class Timeline:
-    """A host clock and one device stream, both in ns, which only the test advances."""
-
     host = 5_000_000_000
     stream_free = 0  # host time at which the stream has finished all enqueued work
     events = 0

@@ -41,7 +41,6 @@ class Container:
         self.set(100, 400)
 
     def set(self, resident, used, limit=1000, cached=0, peak=100):
-        """Set the memory of the process, its peak since the last reset, and the use of the container's limit."""
         self.resident, self.peak = resident * MIB, peak * MIB
         (self.root / "memory.max").write_text(str(limit * MIB))
         (self.root / "memory.current").write_text(str(used * MIB))
@@ -79,14 +78,12 @@ def container(tmp_path, monkeypatch):
 
 @pytest.fixture
 def anew(monkeypatch):
-    """Return the messages that each new process would get."""
     found = []
     monkeypatch.setattr(memory, "start_anew", lambda ended: found.append(list(ended)))
     return found
 
 
 def why_not(work):
-    """Return the reason why memory did not suffice; empty if it did."""
     try:
         work()
     except Failure as error:
@@ -444,8 +441,6 @@ def test_an_interruption_may_hit_any_instruction(container):
 
 
 class Sweepable(Scripted):
-    """Takes 10 MiB for each sample."""
-
     is_sweepable = True
     batch = 1
 

@@ -47,7 +47,6 @@ def reason_of(work):
 
 
 def read(dtype, shape, data):
-    """Read an output, like an input in binary form or in JSON."""
     is_binary = isinstance(data, bytes)
     more = {"parameters": {"binary_data_size": len(data)}} if is_binary else {"data": data}
     output = msgspec.convert({"name": "y", "datatype": dtype, "shape": shape} | more, Output)
@@ -279,8 +278,6 @@ PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 
 
 class Reporting(Scripted):
-    """A user's target with readings."""
-
     shown: tuple[Any, ...] = ()
 
     def prepare(self):

@@ -33,7 +33,6 @@ def store(opened):
 
 @pytest.fixture(params=["file", "postgres"])
 def location(request, tmp_path):
-    """Location of an empty store that outlives its process."""
     if request.param == "file":
         return str(tmp_path / "store.db")
     return request.getfixturevalue("postgres").database()

@@ -42,7 +42,6 @@ def test_a_latency_that_cannot_be_is_no_sample(number):
 
 
 def flipped(body):
-    """Yield the body with one flipped bit, for three bits of each byte."""
     rng = random.Random(1)
     for place, byte in enumerate(body):
         for bit in rng.sample(range(8), 3):

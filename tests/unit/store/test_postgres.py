@@ -19,8 +19,6 @@ RANK = ServiceKey("prod", "rank")
 
 
 class Server:
-    """A database of the server, and three exporters that share the database."""
-
     def __init__(self, postgres, stack):
         self.postgres, self.url = postgres, postgres.database()
         self._stack = stack

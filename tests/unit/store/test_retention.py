@@ -21,7 +21,6 @@ def runs(begin, end, slower_at, seed):
 
 
 def take(store, container, boot, image, begin, end, slower_at):
-    """Store the runs of a start, and thin them repeatedly."""
     start = generation(boot, container=container, image_id=image, started_at=T + begin)
     store.take(start, runs(begin, end, slower_at, boot))
     for _ in range(3):  # first into blocks, then into hours, then beyond

@@ -52,7 +52,6 @@ def boots(store, **limits):
 
 
 def simulate(store, runs, boot_id="boot", step=90, **given):
-    """Store runs in order, and thin the store after each ``step`` runs."""
     for begin in range(runs.start, runs.stop, step):
         end = min(begin + step, runs.stop)
         store.take(generation(boot_id, **given), samples(begin, end))

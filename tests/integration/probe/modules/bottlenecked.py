@@ -63,7 +63,6 @@ class Spin(Work):
 
 
 def convolutions():
-    """Return a torch model of convolutions, which oneDNN computes with threads of OpenMP."""
     import torch
 
     return torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))

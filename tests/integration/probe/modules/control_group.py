@@ -18,11 +18,9 @@ class Group(NamedTuple):
     folder: Path
 
     def joining(self, *command):
-        """Return the command, preceded by a shell that joins the group."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.folder / "cgroup.procs"), *command]
 
     def kills(self):
-        """Return the number of processes in this group that the kernel killed for memory."""
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError):
                 found = re.search(r"^oom_kill (\d+)$", (self.folder / name).read_text(), re.MULTILINE)

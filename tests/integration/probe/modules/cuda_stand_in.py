@@ -21,7 +21,6 @@ def build(folder, *flags):
 
 
 def build_cupti(folder):
-    """Compile the stand-in for CUPTI into a folder with the stand-in for CUDA."""
     return _compile(folder, "libcupti.so.19", SOURCE.with_name("cupti.c"), f"-L{folder}", "-l:libcuda.so.1")
 
 

@@ -76,7 +76,6 @@ WORDS = {
 
 
 def wire(text):
-    """Return the bytes of an answer, or of a part of an answer."""
     raw = text.encode().decode("unicode_escape").encode("latin-1").replace(b"~", b"\r\n")
     for word, meant in WORDS.items():
         raw = raw.replace(word.encode(), meant)
@@ -135,7 +134,6 @@ class Faulty:
         return self
 
     def __exit__(self, *_):
-        """Close all connections, and accept no new ones."""
         self._ends.set()
         for connected in (self._listener, *self._open):
             with suppress(OSError):

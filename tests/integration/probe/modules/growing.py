@@ -9,8 +9,6 @@ MIB = 1 << 20
 
 
 class Growing:
-    """Allocates ``mib`` MiB at ``rate`` MiB a second, and keeps it."""
-
     def __init__(self, mib, rate=150.0):
         self._mib, self._rate = mib, rate
         self._held: list[bytearray] = []

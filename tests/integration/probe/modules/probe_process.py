@@ -15,12 +15,10 @@ PROBE = (sys.executable, "-m", "infercanary", "probe")
 
 
 def scripted(kind="Scripted", **options):
-    """Return a canary for the settings file, with a target of ``scripted.py``."""
     return f"{{target: 'scripted:{kind}', options: {{{', '.join(f'{k}: {v}' for k, v in options.items())}}}}}"
 
 
 def run_probe(folder, canaries, *arguments, settings="", modules=MODULES, **environment):
-    """Run the command with these arguments and settings; return exit code, standard output and standard error."""
     config = folder / "probe.yaml"
     config.write_text(f"{settings}\ncanaries: {canaries}\n")
     done = subprocess.run(
@@ -69,8 +67,6 @@ class ProbeProcess:
         self.process.wait()
 
     def until(self, condition, what="it did not happen"):
-        """Wait for a report that meets the condition."""
-
         def seen():
             assert self.process.poll() is None, self.output()
             try:

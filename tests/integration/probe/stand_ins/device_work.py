@@ -22,8 +22,6 @@ def held(what):
 
 
 class Copy:
-    """Copies memory on the device, 4,096 bytes at a time."""
-
     def __init__(self):
         self._module, self._kernel = c_void_p(), c_void_p()
         check(library.cuModuleLoadData(ctypes.byref(self._module), PTX.encode()))

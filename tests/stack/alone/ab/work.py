@@ -47,8 +47,6 @@ class Work:
 
 
 class Batched(Work, Target):
-    """Does the same work for each sample of a batch."""
-
     is_sweepable = True
 
     def copy_with_batch(self, batch):

@@ -35,8 +35,6 @@ def take(mib, rate=float("inf")):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves one client at a time."""
-
     def do_GET(self):
         try:
             bytes(b"\1" * (8 * MIB))
