@@ -8,7 +8,7 @@ import traceback
 
 from infercanary.command.interpreter import libraries_first
 
-libraries_first()  # before the first library is imported
+libraries_first()  # must come before the import of the first library
 
 import click
 
@@ -104,7 +104,7 @@ def main() -> None:
         click.echo(f"infercanary: {error}", err=True)
         code = ExitCode.USAGE
     except click.ClickException as error:
-        if len(sys.argv) == 1:  # without a command, show the help
+        if len(sys.argv) == 1:
             error.show()
         else:
             click.echo(f"infercanary: {_in_one_line(error)}", err=True)

@@ -12,7 +12,7 @@ _SLICE_SECONDS = 0.1
 
 
 class Interrupted(Exception):
-    """A signal ended the command."""
+    """A signal interrupted the command."""
 
 
 class Interruption:

@@ -33,7 +33,7 @@ _TRANSFERS = [phase.name for phase in PHASES.values() if phase.is_transfer]
 
 
 class Parts(NamedTuple):
-    """Parts of a run's median latency, in seconds."""
+    """Parts of a run's median latency by resource, in seconds."""
 
     processor: float
     """Time on the CPU or the device: computing or waiting for memory."""

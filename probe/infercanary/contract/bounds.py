@@ -24,7 +24,8 @@ MOST_AMOUNT: Final = 1e18
 
 # msgspec checks these bounds during decoding, and also refuses NaN.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
-Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by years
+# wide limits, because a clock may be wrong by years
+Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]

@@ -25,7 +25,7 @@ _LOAD = re.compile(THROUGHPUT + r"@([1-9]\d{0,3})x([1-9]\d?)", re.ASCII)
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure."""
+    """A quantity of a run besides its latency."""
 
     name: str
     words: str

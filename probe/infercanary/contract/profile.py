@@ -87,7 +87,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def repeats(self) -> int:
-        """Number of repeats."""
+        """Number of profiled repeats."""
         return len(self.wall)
 
 

@@ -165,7 +165,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 def with_current_tags(run: Run) -> Run:
-    """Return the run with current names of its tags (:func:`~infercanary.contract.vocabulary.current_tags`)."""
+    """Return the run with the current names of its tags."""
     tags, reason = current_tags(run.tags, run.clock_reason)
     return run if tags is run.tags else msgspec.structs.replace(run, tags=tags, clock_reason=reason)
 

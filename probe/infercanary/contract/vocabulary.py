@@ -80,7 +80,7 @@ OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if
 
 @dataclass(frozen=True)
 class Tag:
-    """A condition of a run."""
+    """A named condition of a run, such as CPU wait."""
 
     name: str
     meaning: str

@@ -130,5 +130,5 @@ def answered(check: Check, machine: Machine) -> Ability:
         return refused(f"the driver answers {error}", "see the kernel's log (dmesg | grep NVRM)")
     except pynvml.NVMLError as error:
         return refused(advice(error))
-    except Exception as error:  # one failed check must not stop the other checks
+    except Exception as error:  # a failed check must not stop the other checks
         return refused(f"the check failed: {one_line(error)}")

@@ -15,7 +15,7 @@ import msgspec
 from infercanary.command.interpreter import run_module
 from infercanary.doctor.ability import Ability, Check, Machine, refused
 
-_START_SECONDS = 60.0  # time for starting Python and for imports, on a busy machine
+_START_SECONDS = 60.0  # time for starting Python and importing all checks on a busy machine
 _MOST_LOST = 2
 """After this number of hung or crashed checks, skip the rest of the section: calls to one driver wait for each
 other, so more checks would probably hang.
@@ -27,7 +27,7 @@ class NotAsked(Exception):
 
 
 class _Answering:
-    """A process that runs checks."""
+    """Process that runs checks on request."""
 
     def __init__(self, machine: Machine) -> None:
         self.has_ended = False

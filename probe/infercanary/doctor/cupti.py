@@ -15,7 +15,7 @@ _CONCURRENT_KERNEL = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
 _FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED
 _INSUFFICIENT_PRIVILEGES = (35, 40)  # CUPTI_ERROR_INSUFFICIENT_PRIVILEGES, …_VIRTUALIZED_DEVICE_…
 _BUFFER = 1 << 20
-_MAJORS = range(19, 10, -1)  # names by CUDA version, newest first
+_MAJORS = range(19, 10, -1)  # major CUDA versions that are tried, newest first
 _KERNELS = 5
 
 _Requested = CFUNCTYPE(None, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_size_t))

@@ -11,7 +11,7 @@ from infercanary.probe.targets import Target
 from infercanary.probe.targets.engines import outputs
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-_COMPONENTS = ("torch", "tensorflow")  # versions of other libraries are reported by the probe itself
+_COMPONENTS = ("torch", "tensorflow")  # the probe itself reports the versions of other libraries
 
 
 class FunctionTarget(Target):

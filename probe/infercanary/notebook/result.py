@@ -74,7 +74,7 @@ class TimingResult:
 
     @property
     def tags(self) -> dict[str, float]:
-        """Share of runs with each tag, such as ``cpu_wait_outside``."""
+        """Share of the runs that have each tag, such as ``cpu_wait_outside``."""
         counts = Counter(tag for run in self.runs for tag in labelled_tags(run.tags, run.clock_reason))
         return {tag: count / len(self.runs) for tag, count in counts.most_common()}
 

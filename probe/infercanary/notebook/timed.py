@@ -81,7 +81,7 @@ def _is_no_failure(line: logging.LogRecord) -> bool:
 def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if isinstance(model, str):
         return TorchTarget(model, inputs, device=device or "cpu")
-    torch = sys.modules.get("torch")  # torch is imported if a torch model exists
+    torch = sys.modules.get("torch")  # a torch model exists only after the import of torch
     if torch is not None and isinstance(model, torch.nn.Module):
         parameter = next(model.parameters(), None)
         own = "cpu" if parameter is None else str(parameter.device)
@@ -92,7 +92,7 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
     if is_target:
         target: Target = model
         return target
-    if hasattr(inputs, "dtype"):  # an array also has a length, but is one argument
+    if hasattr(inputs, "dtype"):  # an array has a length, but is a single argument
         inputs = [inputs]
     if not isinstance(inputs, list | tuple):
         raise UsageError("inputs: give a list with one entry for each argument, such as [x]")

@@ -25,8 +25,8 @@ from infercanary.command.settings import UsageError
 log = logging.getLogger("infercanary.beside")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # a probe that ran longer than this resets the pause
-_END_SECONDS = 1.0  # docker stop waits 10 s for server and probe together
+_WELL_SECONDS = 60.0  # seconds: the end of a longer run resets the pause before a restart
+_END_SECONDS = 1.0  # seconds: docker stop waits 10 s for server and probe together
 _USAGE = 2
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, prctl(2)
 
@@ -64,7 +64,7 @@ def command(path: str, server: tuple[str, ...]) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(server[0], server)  # noqa: S606 - as a shell's exec
+        os.execvp(server[0], server)  # noqa: S606 - replaces this process, as a shell's exec
     except OSError as error:
         os.kill(child, signal.SIGTERM)
         raise UsageError(
@@ -81,11 +81,11 @@ def _supervise(path: str, server: int) -> NoReturn:
     signal.signal(signal.SIGTERM, _end)
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
     pause = _FIRST_PAUSE
-    while os.getppid() == server:  # the server may have ended before prctl
+    while os.getppid() == server:  # the parent's id changes if the server ended before prctl
         started, code = time.monotonic(), 0
         try:
             probe = subprocess.Popen(run_module("infercanary", "probe", "--config", path))  # noqa: S603
-        except OSError as error:  # the limit of processes or memory is reached; the server comes first
+        except OSError as error:  # too many processes or too little memory: the server has priority
             why = f"the probe cannot be started ({error.strerror})"
         else:
             code = probe.wait()

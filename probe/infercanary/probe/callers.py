@@ -19,7 +19,7 @@ class Callers:
 
     def __init__(self, now: float) -> None:
         self._left, self._at, self._until = BURST_SECONDS, now, now
-        self._spent: Counter[str] = Counter()  # address → CPU seconds in this window
+        self._spent: Counter[str] = Counter()  # address → CPU seconds in the present window
 
     def may_go_on(self, address: str, cpu_seconds: float, now: float) -> bool:
         """Charge CPU time to an address. True if the connection of this address may begin or continue."""

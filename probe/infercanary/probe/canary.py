@@ -41,7 +41,8 @@ _PAUSES: Mapping[str, tuple[float, float]] = {
 }
 # maximum share of the time for retries of open(): each retry may load a model
 _REOPEN_DUTY = 0.01
-_ABSENT = ("unreachable", "not_ready", "timed_out")  # open() waited for a server, so no model was loaded
+# failures without a loaded model, because open() waited for a server
+_ABSENT = ("unreachable", "not_ready", "timed_out")
 _WAITED = 1.5  # a run with a higher ratio of cost to busy time waited for its turn
 _TAKE_SECONDS = 1.0
 
@@ -86,12 +87,11 @@ class Canary(TimedTarget):
         self._retry_at = 0.0
         self._rest = 0.0  # seconds until the next run; grows with each failure that needs a pause
         self._unfit = ""  # reason why the engine's libraries do not fit, if the target gives no reason
-        self._costs: deque[float] = deque(maxlen=5)  # cost per repeat (seconds) of the last runs
-        self._unsteady: deque[float] | None = deque(
-            maxlen=8 * WINDOW
-        )  # wall seconds of each warm-up repeat; None once the canary is steady
+        self._costs: deque[float] = deque(maxlen=5)  # cost per repeat of the last runs, in seconds
+        # wall seconds of each warm-up repeat; None once the canary is steady
+        self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)
         self._reference: list[float] | None = None
-        self._to_close: Ended | None = None  # set while a hanging run delays closing
+        self._to_close: Ended | None = None  # set while a hanging run delays the closing of the target
         # failed result that belongs to no run, for the next call of failed()
         self._failed: RunResult | None = None
         self._complaint = Complaint(f"canary {name}")
@@ -117,7 +117,7 @@ class Canary(TimedTarget):
         """CUDA's numbers of the canary's GPUs; empty on a CPU, None if unknown (as for a server's GPUs)."""
         if not self.target.device:
             return None
-        if self.device == "cpu" or self.cuda_missing:  # the engine fell back to the CPU
+        if self.device == "cpu" or self.cuda_missing:  # on the CPU, also after a fallback of the engine
             return ()
         return (int(self.device.partition(":")[2] or 0),)
 
@@ -155,7 +155,7 @@ class Canary(TimedTarget):
                 self._report_hang()
                 self._fail(f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting")
             return
-        except Exception as error:  # a KeyboardInterrupt here comes from the user
+        except Exception as error:  # the user's KeyboardInterrupt passes through
             self._refuse(error)
         else:
             self._take(opened)
@@ -185,11 +185,10 @@ class Canary(TimedTarget):
         if self._to_close is None:
             return
         try:
-            with suppress(
-                DeadlineExceeded, Interrupted
-            ):  # closing may still be in progress, but a closed target must not run
+            # closing may still be in progress, but a closed target must not run
+            with suppress(DeadlineExceeded, Interrupted):
                 self._worker.call(self._release, self.timeout)
-        except (StillBusy, RuntimeError):  # try again later: a run hangs, or no thread can be started
+        except (StillBusy, RuntimeError):  # no thread is free: a later call tries again
             return
         self.is_open, self._to_close = False, None
         self._retry_at = perf_counter() + max(0.0, ended.retry_at - time.monotonic())
@@ -210,9 +209,9 @@ class Canary(TimedTarget):
             result = self._check(self._run(repeats))
         except Interrupted:
             return None
-        except (StillBusy, NoTurn) as error:  # these runs take no time
+        except (StillBusy, NoTurn) as error:  # a skipped run takes no time
             result = _describe(error)
-        except Exception as error:  # a KeyboardInterrupt here comes from the user
+        except Exception as error:  # the user's KeyboardInterrupt passes through
             result = self._charge(_describe(error), begin)
             self._retry_at = perf_counter() + self._pause_after(error)
         else:
@@ -307,7 +306,7 @@ class Canary(TimedTarget):
             self._fail(f"{result.outcome}: {result.detail}", _state_of(result))
 
     def _count_failed(self, result: RunResult, level: int = logging.ERROR) -> None:
-        """Count a missed run, and keep it for :meth:`failed`."""
+        """Count a missed run, and keep its result for :meth:`failed`."""
         self._failed = result
         self._metrics.run(result)
         self._fail(result.detail, _state_of(result), level)

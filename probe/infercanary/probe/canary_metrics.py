@@ -113,7 +113,7 @@ CUDA_MISSING = Metric(
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")
 
 _ANY: tuple[Reason, ...] = REASONS[:7]  # reasons of failures that all targets may give
-_DETAIL_BYTES = 240  # the exporter accepts labels of up to 256 bytes
+_DETAIL_BYTES = 240  # bytes, because the exporter accepts labels of up to 256 bytes
 _NUMBER = re.compile(r"\d[\w.]*")
 _RECENT_RUNS = 100
 
@@ -132,7 +132,8 @@ class CanaryMetrics:
         self._tally = tally
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # metrics that the last run's readings set
-        self._failure: tuple[Reason, str] | None = None  # published failure: reason, and text without numbers
+        # published failure: reason, and message without numbers
+        self._failure: tuple[Reason, str] | None = None
         for outcome in OUTCOMES:  # start at 0, so that the first failure is an increase
             tally.add(RUNS, 0, name, outcome)
         for reason in dict.fromkeys([*_ANY, *reasons]):

@@ -25,7 +25,7 @@ SECONDS = Metric(
 
 _REPEATS = 3
 _WARM_UP_REPEATS = 5
-_COSTS = 5  # number of recent measurements, whose median is the cost
+_COSTS = 5  # number of recent measurements; their median is the cost of the controls
 _DEADLINE_SECONDS = 5.0
 _REOPEN_SECONDS = 300.0
 

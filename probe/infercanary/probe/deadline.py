@@ -125,9 +125,8 @@ class Worker:
         """
         if last is not None:
             if self._thread is None:
-                with suppress(
-                    RuntimeError
-                ):  # from Python 3.12 on, an interpreter that exits starts no threads
+                # from Python 3.12 on, no thread can be started while the interpreter exits
+                with suppress(RuntimeError):
                     self._start()
             self._calls.put((last, queue.SimpleQueue()))
         if self._thread is None:
@@ -148,9 +147,7 @@ class Worker:
             before = time.thread_time()
             try:
                 outcome = (True, function())
-            except (
-                BaseException
-            ) as error:  # a model may raise any exception; the caller handles the exception
+            except BaseException as error:  # a model may raise any exception
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
             # Set idle before the answer is sent, because the receiver may call again immediately.

@@ -95,7 +95,7 @@ class Burst:
             Seconds between runs now, and the share of the time that runs may take.
         """
         since = now - self._start
-        # largest debt that can be repaid in time
+        # largest debt that can still be repaid in time
         left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)
         self._is_over |= since >= SECONDS or self.debt + cost > left
         # With a cost of 0, no canary is open.

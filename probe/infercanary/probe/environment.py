@@ -100,7 +100,7 @@ _PLACED = {
     "numa_nodes": (Path("/proc/self/status"), "Mems_allowed_list:"),
 }
 """File and beginning of the line by component; a virtual machine has no governor."""
-_MAX_BYTES = 200  # bytes of a value: the exporter accepts labels of up to 256
+_MAX_BYTES = 200  # bytes of a component's value, because the exporter accepts labels of up to 256 bytes
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
@@ -143,7 +143,7 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(value: str) -> str:
-    shown = printable(value, _MAX_BYTES)  # removes lone surrogates, which cannot be encoded in UTF-8
+    shown = printable(value, _MAX_BYTES)  # also removes lone surrogates, which UTF-8 cannot encode
     return shown.encode()[:_MAX_BYTES].decode(errors="ignore")
 
 

@@ -19,7 +19,7 @@ log = logging.getLogger("infercanary.probe")
 _DIGITS = 16
 # Hash longer identities: components are cut to 200 bytes, and the paths of two models may differ only at the end.
 _MOST_BYTES = 160
-_BEGINNING = 30  # number of characters that a longer identity keeps
+_BEGINNING = 30  # number of characters at the beginning that a longer identity keeps
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:

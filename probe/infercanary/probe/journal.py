@@ -72,7 +72,7 @@ class Journal:
             self._worker.call(lambda: self._write(runs, components, outputs), _DEADLINE_SECONDS)
         except BaseException as error:
             self.lost += len(runs)
-            if not isinstance(error, StillBusy):  # the previous timeout is the reason
+            if not isinstance(error, StillBusy):  # an earlier call hangs; its timeout was already reported
                 self._complaint.set(f"cannot be written: {one_line(error)}")
         else:
             self._complaint.set("")

@@ -32,14 +32,14 @@ from infercanary.probe.timing import Clock, HostClock, Phase
 
 log = logging.getLogger("infercanary.probe")
 
-_SECONDS = 2.0  # 20 periods of a CPU quota
+_SECONDS = 2.0  # seconds of measurement: 20 periods of a CPU quota
 _MOST = 500  # timed repeats
 _REPEATS = 8  # maximum number of repeats in a profile
 _DOUBLINGS = 8  # maximum number of times that the batch is doubled
-_LONGEST = 1.0  # maximum seconds of a batch that is doubled
+_LONGEST = 1.0  # longest seconds of a batch that is doubled again
 _GAIN = 1.1  # minimum gain of throughput that is worth a doubled batch
 _CPUS = Path("/sys/devices/system/cpu")
-_CACHE = 32 << 20  # used if the size of the last-level cache is unknown
+_CACHE = 32 << 20  # bytes, if the size of the last-level cache is unknown
 _PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "float16"}
 """Dtype in the profiler's words → precision of the target ``matmul``."""
 # ONNX models with one node for float32 inputs `a` and `b` of any shape. They are stored here because images often
@@ -47,7 +47,7 @@ _PRECISIONS = {"float": "float32", "c10::BFloat16": "bfloat16", "c10::Half": "fl
 _TYPES = b"Z\t\n\x01a\x12\x04\n\x02\x08\x01Z\t\n\x01b\x12\x04\n\x02\x08\x01b\t\n\x01c\x12\x04\n\x02\x08\x01B\x02\x10\r"
 _MATMUL = b'\x08\x08:7\n\x11\n\x01a\n\x01b\x12\x01c"\x06MatMul\x12\x01g' + _TYPES
 _ADD = b'\x08\x08:4\n\x0e\n\x01a\n\x01b\x12\x01c"\x03Add\x12\x01g' + _TYPES
-_ONNX_CALL = 1e-6  # the profiler counts in whole microseconds
+_ONNX_CALL = 1e-6  # seconds, because the profiler counts in whole microseconds
 
 
 def limit_each(canaries: Sequence[Canary]) -> list[CanaryLimit]:
@@ -82,8 +82,8 @@ def _limit(canary: Canary) -> CanaryLimit:
 def _useful_batch(target: Target, profile: Profile) -> int | None:
     """Return the largest doubled batch that raised the throughput; None if doubling does not help or fails."""
     own = batch = int(target.samples)
-    best, seconds = math.inf, 0.0  # seconds of a sample, and of the last batch
-    with suppress(Exception):  # the model accepts no other size, or memory is insufficient
+    best, seconds = math.inf, 0.0  # best seconds of a sample, and seconds of the last batch
+    with suppress(Exception):  # the model rejects this size, or memory is insufficient
         while batch <= own << _DOUBLINGS and seconds < _LONGEST:
             with closing(target.copy_with_batch(batch)) as copy:
                 seconds = _fastest(copy.clock, copy.run)

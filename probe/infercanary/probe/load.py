@@ -27,7 +27,7 @@ _WARM_UPS = 2
 
 
 class Load(NamedTuple):
-    """Load: samples in a request (batch), and concurrent requests."""
+    """Load of a server or model: samples in a request (batch), and concurrent requests."""
 
     batch: int
     concurrency: int
@@ -38,12 +38,12 @@ class Load(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Return the load as a phrase for a sentence."""
+        """Return the load in words, for a sentence."""
         return f"batch {self.batch}" + (f", {self.concurrency} at a time" if self.concurrency > 1 else "")
 
 
 class Measured(NamedTuple):
-    """Numbers of one load."""
+    """Result of a load: latency, rate and memory."""
 
     latency: float
     """Median seconds of a request."""
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Reason why a load gave no numbers."""
+    """Missing result of a load, with the reason."""
 
     reason: Reason
     detail: str
@@ -142,7 +142,7 @@ class Measurement:
                 thread = threading.Thread(target=self._drive, args=arguments, name=name, daemon=True)
                 thread.start()
                 started.append(thread)
-        finally:  # also needed if no more threads can be started
+        finally:  # needed even if no more threads can be started
             for thread in started:
                 thread.join()
 
@@ -157,7 +157,7 @@ class Measurement:
             while perf_counter() + seconds <= self._until and len(latencies) < _MOST_REQUESTS:
                 seconds = self._request(number, copy)
                 latencies.append(seconds / at_once)
-        except threading.BrokenBarrierError:  # a slow start, or a failure of another thread
+        except threading.BrokenBarrierError:  # a thread started too slowly, or another thread failed
             pass
         except BaseException as error:
             self._failures.append(error)

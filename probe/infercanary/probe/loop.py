@@ -172,9 +172,8 @@ class Probe:
         for work in self._between:
             work.interrupt()
         for canary in self._canaries:
-            if (
-                thread is None or seconds <= 0 or not canary.is_open
-            ):  # interrupting the loading of a model is harmless
+            # the loading of a model can be interrupted without harm
+            if thread is None or seconds <= 0 or not canary.is_open:
                 canary.interrupt()
         if thread is None or thread is threading.current_thread():
             return
@@ -293,7 +292,7 @@ class Probe:
 
     def limits(self) -> list[CanaryLimit]:
         """Find the limit of every canary now, after :meth:`open` and instead of :meth:`run`; see :mod:`.limits`."""
-        # import here: a probe that runs permanently does not need this module
+        # imported here, because a probe that runs permanently does not need this module
         from infercanary.probe.limits import limit_each
 
         return limit_each(self._canaries)

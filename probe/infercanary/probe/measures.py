@@ -62,7 +62,7 @@ _PROC = Path("/proc/self")
 # Resets the peak to the resident memory without changes to pages: clear_refs in the kernel's filesystems/proc.rst.
 _RESET_PEAK = b"5"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_STEP_SECONDS = 0.1  # longest time between two updates of the driver's energy counter
+_STEP_SECONDS = 0.1  # seconds: longest time between two updates of the driver's energy counter
 _TOLERANCE = 0.05
 
 
@@ -122,10 +122,10 @@ class Taking:
         begin = perf_counter()
         self._has_peak = False
         if not self.is_guest:
-            with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
+            with suppress(OSError):  # the kernel lacks CONFIG_PROC_PAGE_MONITOR
                 reset_peak()
                 self._has_peak = True
-            with suppress(Exception):  # the target may be the user's code
+            with suppress(Exception):  # the target may be a user's code, which may raise any exception
                 self._target.reset_memory_peak()
         self.seconds = perf_counter() - begin
 
@@ -150,7 +150,7 @@ class Taking:
         }
         measures = {}
         for name, read in readers.items():
-            with suppress(Exception):  # the target may be the user's code
+            with suppress(Exception):  # the target may be a user's code, which may raise any exception
                 if 0 < (value := read() or 0) < math.inf:
                     measures[name] = value
         self.seconds += perf_counter() - begin
@@ -176,13 +176,13 @@ def reset_peak() -> None:
 
 
 def peak() -> int:
-    """Return the peak of resident bytes since the last reset."""
+    """Return the largest resident memory since the last reset, in bytes."""
     _, _, rest = (_PROC / "status").read_bytes().partition(b"\nVmHWM:")
     return int(rest.split(maxsplit=1)[0]) << 10
 
 
 def resident() -> int:
-    """Return the present resident bytes; 0 if unknown."""
+    """Return the present resident memory in bytes; 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int((_PROC / "statm").read_bytes().split()[1]) * _PAGE
     return 0

@@ -51,7 +51,7 @@ _WORDS = (
 _OTHER_MEANING = "static tls block"
 _HOST_WORDS = ("defaultcpuallocator", "alloc_cpu", "cumemhostalloc", "cannot allocate memory", "bad_alloc")
 _DEVICE_WORDS = ("cuda", "cublas", "cudnn", "gpu", "device")
-_LONG = 4000  # number of characters of an error that are searched
+_LONG = 4000  # maximum number of characters of an error that are searched
 _CHAIN = 8  # maximum number of searched errors in a chain of causes
 
 _VARIABLE = "INFERCANARY_ENDED_FOR_MEMORY"
@@ -59,7 +59,7 @@ _PAUSE = 3600.0
 
 
 class Bound(NamedTuple):
-    """A limit on this process's memory. Sizes are in bytes."""
+    """A limit on this process's memory, in bytes."""
 
     whose: str
     """Description of the limit: ``the container's limit of 300 MiB``."""
@@ -260,4 +260,5 @@ def start_anew(ended: Iterable[Ended]) -> NoReturn:
 def be_ended_first() -> None:
     """Let the kernel kill this process before the server if memory runs out (needs no privilege)."""
     with suppress(OSError):
-        (_PROC / "self/oom_score_adj").write_text("1000")  # highest value of oom_score_adj
+        # 1000, the highest value of oom_score_adj: the kernel kills this process first
+        (_PROC / "self/oom_score_adj").write_text("1000")

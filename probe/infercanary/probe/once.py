@@ -73,7 +73,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
     log.info("%s every canary once", "profiling" if profiles else "running")
     if profiles:
         documents = [profile_document(name, result) for name, result in probe.profile(trace).items()]
-    elif (report := probe.once()) is None:  # the probe was stopped in the meantime
+    elif (report := probe.once()) is None:  # the probe was stopped before the end of the round
         return 0
     else:
         documents = report_documents(report)
@@ -85,7 +85,7 @@ def once(probe: Probe, profiles: bool, trace: Path | None) -> int:
 
 def report_documents(report: Report) -> list[Document]:
     """Return a report as documents: canaries with their last runs, controls, environment, warnings."""
-    points: Values = defaultdict(dict, values(report.families))  # a missing metric has no points
+    points: Values = defaultdict(dict, values(report.families))  # a missing metric becomes an empty mapping
     # leave out runs of earlier probes, which come from the journal
     runs = {run.canary: run for run in report.runs if not run.boot_id}
     at = min((run.started_at for run in runs.values()), default=report.started_at)

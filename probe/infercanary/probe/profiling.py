@@ -53,8 +53,8 @@ PROFILER_BYTES = 64 << 20
 """Memory that torch's profiler takes for a short time: 47 MiB for five repeats of ResNet-18."""
 
 REPEATS = 5
-_REPEATS_OF_A_TURN = 3  # fewer repeats in the server's pool, because requests wait during a turn
-_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags that mean that requests wait during the run
+_REPEATS_OF_A_TURN = 3  # few repeats in the server's pool, because requests wait meanwhile
+_OTHERS = frozenset({CPU_WAIT_INSIDE, GPU_BUSY})  # tags of runs during which requests or other GPU users wait
 
 
 class Profiling(Background):
@@ -72,7 +72,7 @@ class Profiling(Background):
         self._tally = tally
         self._share = share
         self._pause = AGAIN_SECONDS
-        self._turn: Future[Profile] | None = None  # last turn in the server's pool
+        self._turn: Future[Profile] | None = None  # last turn of a profile in the server's pool
         self._complaint = Complaint(f"canary {self.canary}: no profile")
 
     def step(self, now: float) -> float:
@@ -115,14 +115,14 @@ class Profiling(Background):
         except Unprofiled as error:
             is_possible = False
             self._complaint.set(str(error), logging.INFO)
-        except BaseException as error:  # the target may be the user's code
+        except BaseException as error:  # the target may be a user's code, which may raise any exception
             self._complaint.set(_words(error))
         if not self.is_guest:
             give_back()  # release the profiler's buffers: these megabytes would count in the next run's memory
             if self.profile is not None:
                 # Run once without a profiler, so that the next run finds its memory already allocated, as other runs
                 # do.
-                with suppress(Exception):  # the next run reports the error
+                with suppress(Exception):  # the next run will report the same error
                     self._worker.call(
                         lambda: self._canary.target.clock.measure(self._canary.target.run),
                         self._canary.timeout,
@@ -162,7 +162,7 @@ def profile_each(canaries: Sequence[Canary], trace: Path | None) -> dict[str, Pr
             path = trace.with_name(f"{trace.stem}.{canary.name}{trace.suffix}")
         try:
             profiles[canary.name] = canary.target.profile(REPEATS, path)
-        except Exception as error:  # the target may be the user's code
+        except Exception as error:  # the target may be a user's code, which may raise any exception
             profiles[canary.name] = _words(error)
     return profiles
 

@@ -112,7 +112,7 @@ class RunResult(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Result of opening and warming up. Times in seconds."""
+    """Result of opening and warming up a target. Times are in seconds."""
 
     environment: dict[str, str]
     load: float

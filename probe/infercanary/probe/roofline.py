@@ -77,7 +77,7 @@ class OperatorLimit(msgspec.Struct, frozen=True):
 
 
 class CanaryLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """Limit of one canary now."""
+    """Present limit of one canary."""
 
     canary: str
     limit: Limit = "unknown"

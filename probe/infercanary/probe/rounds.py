@@ -74,7 +74,7 @@ class Rounds:
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
-        self._last: Sample | None = None  # sample after the last run
+        self._last: Sample | None = None  # sample at the end of the last run
         # canary → NVML's indexes of the GPUs of its last run
         self._gpus: dict[str, frozenset[str] | None] = {}
         self._is_beside_work = False  # True if a sweep or profile was still running when the last round began

@@ -30,7 +30,7 @@ UTILIZATION_SECONDS = 1.2
 second.
 """
 
-_SETTLE_AT_MOST_SECONDS = 6.0  # longer than the deadline of any sampler
+_SETTLE_AT_MOST_SECONDS = 6.0  # seconds, longer than the deadline of any sampler
 _DEADLINE_SECONDS = 5.0  # a slower sampler counts as hanging; an unused GPU may take seconds to wake up
 
 

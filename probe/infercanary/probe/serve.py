@@ -37,7 +37,7 @@ _HEAD_BYTES = 8 << 10  # an exporter's request head has 300 bytes, plus a token 
 _HEAD_END = re.compile(rb"\n\r?\n")
 _REQUEST = re.compile(rb"GET %b(?:\?(?:since=([\w.]*))?\S*)? HTTP/1\.\d\r?\n" % re.escape(PATH.encode()))
 _TOKEN = re.compile(rb"^authorization:[ \t]*(.*?)\s*$", re.IGNORECASE | re.MULTILINE)
-_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # time for TLS handshake and request head; time for the answer
+_HEAD_SECONDS, _ANSWER_SECONDS = 2.0, 5.0  # seconds for TLS handshake and request head, and for the answer
 _BACKLOG = 1024
 """Length of the queue of waiting connections. With this length, an exporter succeeds even among 1,000 callers that
 reconnect immediately.
@@ -66,7 +66,7 @@ class ReportServer:
 
     def __init__(self, listen: str, answer: Callable[[str], bytes], access: Access | None = None) -> None:
         self.address = listen
-        self.cpu_seconds = 0.0  # CPU time of the server
+        self.cpu_seconds = 0.0  # CPU time that the server used
         self._answer = answer
         self._access = access or Access()
         self._where = where = listen_place(listen)
@@ -92,7 +92,7 @@ class ReportServer:
     def close(self) -> None:
         self._closing = True
         with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wake the loop
+            self._sock.shutdown(socket.SHUT_RDWR)  # wake the server's loop
         self._thread.join(_ANSWER_SECONDS)
         self.close_sockets()
         if isinstance(self._where, Path):
@@ -109,7 +109,7 @@ class ReportServer:
             with suppress(Exception):
                 self._turn()
             before, self.cpu_seconds = self.cpu_seconds, time.thread_time()
-            with suppress(OSError):  # if libfaketime sets the clock back, a short sleep may fail
+            with suppress(OSError):  # a short sleep may fail if libfaketime sets the clock back
                 time.sleep(self._callers.rest(self.cpu_seconds - before, time.monotonic()))
 
     def _turn(self) -> None:

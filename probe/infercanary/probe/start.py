@@ -38,8 +38,7 @@ def since_start() -> float | None:
     try:
         own = now - started(os.getpid())
         return of_container(own, now - started(1)) if in_container() else max(0.0, own)
-    # psutil raises RuntimeError for a procfs without a boot time
-    except (psutil.Error, OSError, RuntimeError):
+    except (psutil.Error, OSError, RuntimeError):  # RuntimeError: a procfs without a boot time
         return time.monotonic() - _IMPORTED
 
 

@@ -109,8 +109,9 @@ class Sweeping(Background):
         self._memory = memory
         # one interval after the start, so that the duty cap holds from the start
         self._plan_next(0.0, time.monotonic())
-        self._given_up_at: float | None = None  # time at which a point that still runs was abandoned
-        self._left: list[Load] | None = None  # remaining points of the present sweep
+        # time at which a running point was abandoned; None without such a point
+        self._given_up_at: float | None = None
+        self._left: list[Load] | None = None  # remaining points of the present sweep; None between sweeps
         self._share = self._began = self._cost = 0.0
         self._too_much: dict[Load, Missing] = {}
         self._complaints: dict[Load, Complaint] = {}
@@ -147,12 +148,12 @@ class Sweeping(Background):
         self.next_at = began + jittered(min(pause, max(self._interval, MAX_PAUSE)))
 
     def _begin(self, now: float) -> list[Load]:
-        """Begin a sweep; return its points."""
+        """Begin a sweep, and return its points."""
         # Other loads may fit this time, or be fast enough.
         self._too_much = {load: why for load, why in self._too_much.items() if why.reason == "out_of_memory"}
         self._began, self._cost = now, 0.0
         samples = 1
-        with suppress(Exception):  # the target may be the user's code
+        with suppress(Exception):  # the target may be a user's code, which may raise any exception
             samples = int(self._canary.target.samples)
         loads = self._sweep.loads(samples)
         self._share = self._sweep.seconds / len(loads)
@@ -186,7 +187,7 @@ class Sweeping(Background):
                 f"not finished within {self._share:.3g} s; until the point ends, runs are tagged beside_canary and are "
                 "not judged; give the sweep more seconds, or remove that point",
             )
-        except RuntimeError as error:  # no more threads can be started
+        except RuntimeError as error:  # no thread can be started for the point
             result = Missing("raised", one_line(error))
         trim()  # the threads have ended, but their heaps still hold memory of the requests
         if isinstance(result, Measured):

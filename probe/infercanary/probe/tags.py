@@ -37,7 +37,7 @@ Values: TypeAlias = "Mapping[str, Points]"
 
 
 class Sample(dict[str, Points]):
-    """The plain numbers of one sample: metric → its points."""
+    """Plain numbers of one sample: metric → points."""
 
     began: float | None = None
     """Start of the sample (monotonic). None if a sampler was late, because the values may then be older."""
@@ -45,7 +45,7 @@ class Sample(dict[str, Points]):
 
 
 class Window(NamedTuple):
-    """One run and the samples around it."""
+    """One run, with the samples around it."""
 
     done: RunResult
     lateness: float
@@ -196,7 +196,7 @@ def clock_reason(window: Window) -> str:
         The driver's name of the reason; ``low_clock`` if the clock was low but the driver counted no reason; empty
         without a limit.
     """
-    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # take the first of equal reasons
+    longest = max(_CLOCK_REASONS, key=partial(_held_down, window))  # of equal reasons, the first is taken
     if _held_down(window, longest) > 0:
         return longest
     return LOW_CLOCK if _is_clock_low(window) else ""
@@ -205,9 +205,9 @@ def clock_reason(window: Window) -> str:
 _LATE_SECONDS = 0.25
 _SHARE = 0.05  # minimum share of the run: less CPU wait, I/O pressure and garbage collection gives no tag
 _LEAST_SECONDS = 0.002
-_LITTLE = 0.03  # minimum share of the latency: the smallest effect that the judge considers
+_LITTLE = 0.03  # minimum share of the latency, which is the smallest effect that the judge considers
 _GPU_BUSY = 0.1
-# Most severe first.
+# Reasons for a low clock, most severe first.
 _CLOCK_REASONS = ("hw_power_brake", "hw_thermal", "sw_thermal", "sw_power_cap", "sync_boost")
 # minimum share of the maximum clock: nvbench discards runs below this share (--throttle-threshold)
 _CLOCK_LOW = 0.75

@@ -72,20 +72,20 @@ class TimedTarget:
         self._sweep = sweep
         self._memory = memory
         self._container = ContainerCpu()
-        self._taking = Taking(target, self._container)  # reads the measures of the runs
+        self._taking = Taking(target, self._container)  # reads the measures of each run
         self._worker = Worker(f"infercanary-{name}")
         self._skipped = 0  # number of skipped runs in a row
         self._unopened: dict[str, str] = {}
         """Environment of an engine that could not be opened, including the versions that do not fit together."""
         self._phase_names: set[str] = set()
-        self._turn: Future[Any] | None = None  # last turn in the server's pool
+        self._turn: Future[Any] | None = None  # last turn of a run in the server's pool
         self._hang_reported = False
-        self._most_repeats = math.inf  # maximum repeats; smaller after a server's rate limit refused requests
+        self._most_repeats = math.inf  # maximum repeats of a round; smaller after a server's rate limit
         # start of the present call of a target's method; None outside these calls
         self._entered: float | None = None
         self._busy = 0.0  # seconds in the target's methods during this round
-        self._usage = ThreadUsage()  # use of the thread by the last call
-        self._thread_id = 0  # thread of the last call
+        self._usage = ThreadUsage()  # use of the thread by the last call of a method
+        self._thread_id = 0  # id of the thread of the last call
 
     def be_a_guest(self) -> None:
         """Adapt to a server's process: do not reset memory peaks that the server may read."""
@@ -158,7 +158,8 @@ class TimedTarget:
             # keep the target's own reason, because a server's answer may contain words for a memory shortage
             raise
         except BaseException as error:
-            if not isinstance(error, Exception):  # an exit here comes from the target, not from the user
+            # an exit or interrupt here comes from the target, not from the user
+            if not isinstance(error, Exception):
                 raise Failure("raised", one_line(error)) from None
             device = str(self.target.device) or "cpu"
             if (place := place_of(error, device)) is None:
@@ -178,7 +179,7 @@ class TimedTarget:
             return self._memory.open(self.name, lambda: self._name_shortage(self._open_and_warm_up))
         except BaseException as error:
             clear_frames(error)  # without this call, the frames keep an engine alive longer than its stream
-            if self.target.device:  # without a device, there is no engine
+            if self.target.device:  # only targets with a device keep an engine
                 with suppress(BaseException):
                     self._unopened = _texts(self.target.environment())
             # close a half-open target, because it may hold memory until the next attempt

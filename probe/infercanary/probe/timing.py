@@ -31,7 +31,7 @@ class Timing(NamedTuple):
 
 
 class Clock(Protocol):
-    """Times one repeat."""
+    """Times one repeat of a target."""
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """Call ``run`` with a phase marker, and return its timing and result. Exceptions of ``run`` pass through.

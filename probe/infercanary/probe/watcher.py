@@ -31,7 +31,7 @@ log = logging.getLogger("infercanary.probe")
 ROUND = 32 << 20
 """Estimate of a round's short-term memory: outputs and heaps of threads; the controls' buffers take 18 MiB."""
 
-_LEAST = 8 << 20  # less memory is not worth ending work or closing a canary
+_LEAST = 8 << 20  # bytes: to free less memory, no work is ended and no canary closed
 # Fastest growth (bytes per second) that is noticed before memory runs out, and seconds between two looks.
 _OPENING_RATE, _OPENING_PAUSE = 4 << 30, 0.01
 _OPEN_RATE, _LEAST_PAUSE, _LONGEST_PAUSE = 400 << 20, 0.1, 1.0
@@ -105,12 +105,12 @@ class Memory:
         self._host = host or HostMemory()
         self._device_reserve = device_reserve
         self._ended: dict[tuple[str, tuple[int, int] | None], Ended] = {}
-        self._sizes: dict[str, int] = {}  # open canary → bytes that opening it took
+        self._sizes: dict[str, int] = {}  # open canary → bytes that its opening took
         # Canaries may open concurrently in their own threads, so each change of a list or dict is one atomic
         # operation.
         self._growing: list[Growth] = []
         self._points: dict[str, tuple[Load, int, int]] = {}  # canary → last load, host bytes, device bytes
-        self._passing = 0  # bytes that the last run took at its peak and released
+        self._passing = 0  # bytes that the last run took for a short time
         self._thread: threading.Thread | None = None
         self._start = threading.Lock()
         self._changed, self._stopping = threading.Event(), threading.Event()
@@ -242,7 +242,7 @@ class Memory:
         large = [growth for growth in growing if growth.look() >= _LEAST]
         largest = max(sizes, key=lambda name: sizes[name], default="")
         if left is not None and left.size == 0 and large:
-            self._end(large, left)  # memory will be released soon, so close no canary now
+            self._end(large, left)  # the ended work will release memory soon, so close no canary now
         elif last.size == 0 and sizes.get(largest, 0) >= _LEAST and not self.closing:
             self._close(largest, sizes[largest], last)
         if left is not None:
@@ -254,7 +254,7 @@ class Memory:
         with self._start:
             if self._thread is None and not self._stopping.is_set():
                 thread = threading.Thread(target=self._look_on, name="infercanary-memory", daemon=True)
-                thread.start()  # if no more threads can be started, nothing may open
+                thread.start()  # if no thread can be started, no canary may open
                 self._thread = thread
         self._growing.append(growth)
         self._changed.set()

@@ -11,7 +11,7 @@ from infercanary.render.units import quantity
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One labelled value."""
+    """A labelled value of a document."""
 
     label: str
     value: str | float | None
@@ -36,7 +36,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """Values of one side, in order of time."""
+    """Values of one side of a comparison, in order of time."""
 
     label: str
     values: Sequence[float | None]

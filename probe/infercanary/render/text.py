@@ -10,7 +10,7 @@ from infercanary.contract.text import printable, shortened
 from infercanary.render.document import Document, Table
 
 _LABEL, _MOST_CELL = 11, 28  # columns of a table: minimum width of a label, maximum width of a cell
-_TEXT = 2000  # longest text in characters
+_TEXT = 2000  # maximum number of characters of one text
 _ASCII = str.maketrans(
     {"→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-"}
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 _BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
-_FACTORS = 10.0  # larger shifts are written as a factor
+_FACTORS = 10.0  # shifts from this ratio on are written as a factor
 
 
 def value(number: float | None, unit: str | None) -> str:
@@ -47,7 +47,7 @@ def quantities(numbers: Mapping[Any, float], unit: str) -> str:
 
 
 def size(number: float) -> str:
-    """Return bytes in decimal units, as Docker does."""
+    """Return a size in decimal units of bytes, as Docker does."""
     return _scaled(number, 3, _BYTES)
 
 

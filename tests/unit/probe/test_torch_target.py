@@ -200,7 +200,7 @@ model: 5 | model: name `package.module:factory` or a
 model: "" | model: name `package.module:factory` or a
 device: gpu | device: `gpu` is none of cpu, cuda, cuda:N
 mode: [eager] | mode: expected text, got a list
-mode: graph | mode: `graph` | it needs `device: cuda`
+mode: graph | mode: `graph` | needs `device: cuda`
 {mode: compile, compile_mode: fast} | compile_mode: `fast` is none of default, max-autotune
 compile_mode: default | compile_mode: | `mode: compile`
 autocast: float32 | autocast: `float32` is none of bfloat16, float16

@@ -21,7 +21,7 @@ from infercanary.probe.timing import CudaClock
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: do not wait for the default stream, because the server may use it
-_TEXT_BYTES = 256  # maximum length of a GPU's name; a PCI address is shorter
+_TEXT_BYTES = 256  # bytes for a GPU's name (256 at most) or its PCI address
 _HANDLE = c_void_p
 _OUT = c_void_p  # address of a result, from `byref`
 
@@ -121,7 +121,7 @@ class Driver:
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
-        """Raise :class:`CudaError` unless the ``CUresult`` of a function is CUDA_SUCCESS."""
+        """Raise :class:`CudaError` for any result but CUDA_SUCCESS."""
         if code:
             name = c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(name))
@@ -135,7 +135,7 @@ class Driver:
         return found.value
 
     def text(self, function: str, device: int) -> str:
-        """Return the text that a function writes about a GPU."""
+        """Call a function that writes a text about a GPU, and return the text."""
         found = ctypes.create_string_buffer(_TEXT_BYTES)
         self.call(function, found, len(found), device)
         return found.value.decode(errors="replace")
@@ -169,7 +169,7 @@ class Device:
             if error.code not in _WITHOUT_GPU:
                 raise
             raise _WITHOUT_GPU[error.code](f"no GPU {ordinal} here ({error})") from None
-        self._held = ExitStack()  # the resources; close() releases them inside the context
+        self._held = ExitStack()  # resources of the device, which close() releases inside the context
         self._closed = False
         self._in_use = threading.Lock()
         self.name = self.driver.text("cuDeviceGetName", self._device)

@@ -120,7 +120,7 @@ def thread_usage(*, before: bool = False) -> ThreadUsage:
 
 
 class OnCpu(NamedTuple):
-    """Computing time and CPU wait of a thread, in seconds."""
+    """Computing time and CPU wait of one thread, in seconds."""
 
     computed: float
     queued: float
@@ -301,7 +301,7 @@ def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
 def _affinity(tid: int) -> frozenset[int] | None:
     try:
         return frozenset(os.sched_getaffinity(tid))
-    except OSError:  # the thread has ended in the meantime
+    except OSError:  # the thread ended during the reading
         return None
 
 
@@ -331,7 +331,7 @@ def _read(path: str) -> bytes:
         return b""
     try:
         return os.read(descriptor, 8192)
-    except OSError:  # the thread has ended in the meantime
+    except OSError:  # the thread ended before the reading
         return b""
     finally:
         os.close(descriptor)

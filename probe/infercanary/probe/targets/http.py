@@ -91,7 +91,6 @@ class HttpTarget(ServerTarget):
         super().open()
 
     def run(self, phase: Phase) -> bytes:
-        """Make one request and return the body of its answer."""
         expect = self._options.expect
         return self._ask(phase, expect.status, f"the answer is not {expect.status}")[1]
 

@@ -214,7 +214,7 @@ class KserveTarget(ServerTarget):
         return f"server: {self._options.model} {detail}" if detail else ""
 
     def settings(self) -> dict[str, object]:
-        """Return the inputs and their encoding."""
+        """Return the inputs and their encoding, which determine the work."""
         options = self._options
         return {"inputs": options.inputs, "seed": options.seed, "binary": options.binary}
 
@@ -282,7 +282,7 @@ class KserveTarget(ServerTarget):
             numbers[output.name] = output, numbers_of(output, body[begin:end])
         missing = sorted(self._expected.keys() - numbers)
         if missing or not numbers:
-            said = self._server.excerpt(body, 200)  # the body may be an error, even with status 200
+            said = self._server.excerpt(body, 200)  # a server may report an error with status 200
             raise Failure("wrong_shape", f"the answer lacks outputs ({', '.join(missing)}): {said}")
         self._expected = {o.name: _TensorMetadata(o.name, o.datatype, o.shape) for o in decoded.outputs}
         return [numbers[name] for name in sorted(numbers)]

@@ -42,11 +42,11 @@ _FOLDERS = """
 """
 _WHEELS = ("nvidia/*/lib", "torch/lib", "tensorrt_libs")
 
-_first_words: dict[str, str] = {}  # engine → error of its first import
+_first_words: dict[str, str] = {}  # engine → message of the first failed import
 
 
 class Found(NamedTuple):
-    """Reason why libraries do not fit, and the fix."""
+    """Reason why libraries do not fit together, and the fix."""
 
     reason: Misfit
     fix: str

@@ -133,7 +133,8 @@ class OnnxTarget(BatchedTarget):
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
-            self.ask_for_memory(needs.on_device(weights))  # ask before a context takes device memory
+            # ask for memory before a context takes device memory
+            self.ask_for_memory(needs.on_device(weights))
         loaded = self._loaded
         try:
             loaded.open(self._ort, self.session_options, self.device_memory_left)
@@ -145,7 +146,8 @@ class OnnxTarget(BatchedTarget):
         if loaded.gpu is None:
             self._bind({wanted.name: drawn(wanted, self._seed, i) for i, wanted in enumerate(inputs)})
             return
-        loaded.gpu.before_close(self._drop)  # the binding refers to the session
+        # release the binding before the device, because it refers to the session
+        loaded.gpu.before_close(self._drop)
         self._bound = DeviceBinding(self._ort, loaded, inputs, self._seed, self.ask_for_memory)
         self.clock = self._bound.clock
 
@@ -165,7 +167,8 @@ class OnnxTarget(BatchedTarget):
         ort, loaded = self._ort, self._loaded
         gpu: Any = loaded.gpu
         options = loaded.session.get_session_options()
-        cores = psutil.cpu_count(logical=False)  # ONNX Runtime's default ignores the container's limits
+        # the default thread number of ONNX Runtime, which ignores the container's limits
+        cores = psutil.cpu_count(logical=False)
         inter_op = 1 if self._execution_mode == "sequential" else options.inter_op_num_threads
         return reported(
             {
@@ -276,7 +279,7 @@ class OnnxTarget(BatchedTarget):
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, name)
         # Suppress warnings about nodes on the CPU, because the component `onnx_nodes` reports these nodes.
         options.log_severity_level = _ERRORS
-        # Older versions ignore this entry.
+        # Older versions of ONNX Runtime ignore this entry.
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         for key, value in self._session_config.items():
             options.add_session_config_entry(key, value)

@@ -128,12 +128,11 @@ class OpenaiTarget(ServerTarget):
         super().prepare()
         self._completions = []
         if self._salted_body:
-            if self._plain is None:  # the first completion fills the prefix cache
+            if self._plain is None:  # the first plain completion fills the prefix cache
                 self._complete(self._request, untimed)
             self._plain = self._complete(self._request, untimed)
 
     def run(self, phase: Phase) -> Completion:
-        """Stream one completion."""
         request = with_new_salt(self._salted_request) if self._salted_body else self._request
         self._completions.append(completion := self._complete(request, phase))
         return completion

@@ -84,7 +84,7 @@ def attribute(reference: str) -> Any:
             f"`{module_name}` cannot be imported: no module `{error.name}`; install the module, or start in its folder "
             "(the working directory is searched)"
         ) from None
-    except (Exception, SystemExit) as error:  # the import of a module may raise any exception
+    except (Exception, SystemExit) as error:  # a module may raise any exception during its import
         raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix the module") from None
     file = getattr(found, "__file__", None) or "built in"
     try:

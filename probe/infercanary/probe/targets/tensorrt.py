@@ -94,7 +94,7 @@ class TensorRtTarget(BatchedTarget):
         self.ask_for_memory(weights)
         check_file("engine", self._path)
         plan = self._path.read_bytes()
-        self.ask_for_memory(needs.on_device(weights))  # ask before a context takes device memory
+        self.ask_for_memory(needs.on_device(weights))  # ask for memory before a context takes device memory
         asked = f"device: `{self.device}`"
         self.cuda_missing = ""
         try:
@@ -134,7 +134,7 @@ class TensorRtTarget(BatchedTarget):
         )
 
     def identity(self) -> str:
-        """Return the digest of the engine's file."""
+        """Return the digest of the engine file."""
         return of_files([self._path])
 
     def settings(self) -> dict[str, object]:
@@ -198,7 +198,7 @@ class TensorRtTarget(BatchedTarget):
         self._log = complaints_log(trt)
         self._log.complaints.clear()
         self._built_by = built_by(plan)
-        with suppress(AttributeError):  # the lean runtime has no plugins
+        with suppress(AttributeError):  # TensorRT's lean runtime has no plugins
             trt.init_libnvinfer_plugins(self._log, "")
         self._runtime = trt.Runtime(self._log)
         self._engine = self._runtime.deserialize_cuda_engine(plan)

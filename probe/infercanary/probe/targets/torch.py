@@ -223,7 +223,7 @@ class TorchTarget(TorchDeviceTarget):
         return torch_profile.profile_repeats(self._torch, self.clock, self.run, repeats, device, trace)
 
     def reset_memory_peak(self) -> None:
-        """Reset the memory peak of the whole process."""
+        """Reset the memory peak, for the whole process."""
         if self._on_cuda:
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
@@ -292,7 +292,7 @@ class TorchTarget(TorchDeviceTarget):
             for _ in batch:
                 result = self._model(*self._device_inputs)
         if outputs.pending(result):
-            return result  # no result was computed; the caller raises an error for this value
+            return result  # nothing was computed, so the caller rejects this result
         leaves = list(outputs.leaves(result))
         tensors = [leaf for leaf in leaves if isinstance(leaf, self._torch.Tensor)]
         if [(t.shape, t.dtype) for t in tensors] != [(t.shape, t.dtype) for t in self._host_outputs]:

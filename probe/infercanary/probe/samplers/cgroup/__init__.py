@@ -20,7 +20,7 @@ from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMOR
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
-_MAX_LABEL = 256  # longest label that the exporter accepts; longer lists are left out
+_MAX_LABEL = 256  # maximum length of a label that the exporter accepts; longer CPU lists are left out
 
 
 @register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # 2^64 has 20 digits
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # whole number: 2^64 has 20 digits
 
 
 def text(file: Path) -> str:

@@ -30,7 +30,7 @@ from infercanary.probe.samplers.cgroup.metrics import (
 
 N = TypeVar("N", int, float)
 
-_V1_UNLIMITED = 1 << 60  # v1 writes "no limit" as 2^63, rounded to pages
+_V1_UNLIMITED = 1 << 60  # v1 writes 2^63, rounded to pages, for "no limit"
 _V1_CONTROLLERS = ("cpu", "cpuset", "memory", "cpuacct")
 
 Lineage = list[Path]
@@ -114,7 +114,7 @@ class Cgroup(NamedTuple):
         names = self.names
         time: Counter[str] = Counter()
         for folder in self.cpu:
-            time.update(table(folder / "cpu.stat"))  # each level counts only its own throttling
+            time.update(table(folder / "cpu.stat"))  # each cgroup counts only its own throttling
         own, *above = _controlled(self.memory, names.memory_used)
         if self.version == 1:
             above = []  # memory.stat of the process's cgroup includes the limits of its ancestors

@@ -14,7 +14,7 @@ Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 
 
 class Gpu(NamedTuple):
-    """One GPU or MIG device."""
+    """One GPU, or one MIG device of a GPU."""
 
     label: str
     """Index; for a MIG device ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""

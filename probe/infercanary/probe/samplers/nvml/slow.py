@@ -97,7 +97,7 @@ _SEVERITIES = {
 
 
 class Versions(NamedTuple):
-    """Versions that all GPUs share."""
+    """Versions of the driver, which all GPUs share."""
 
     driver: str
     cuda: str

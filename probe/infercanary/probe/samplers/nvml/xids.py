@@ -58,7 +58,7 @@ class Xids:
             self._events[(label,)] += 0  # publish zero, because a missing series means "unknown"
 
     def take(self, nvml: Nvml) -> None:
-        """Count new events; never waits."""
+        """Count the XIDs since the last call. Never waits."""
         if self._set is None:
             return
         # A time-out means that no event is left. Other readings detect a lost GPU.

@@ -224,7 +224,7 @@ def _memory(size: int) -> Iterator[mmap.mmap]:
     """
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with buffer:
-        with suppress(OSError):  # raises on a kernel without huge pages
+        with suppress(OSError):  # a kernel without huge pages rejects this advice
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
         piece = bytes(range(1, 252)) * 256  # 251 is prime, so no two pages are equal
         # write in pieces, because a second buffer of this size would need more memory

@@ -217,7 +217,7 @@ class _Launches:
         # kept alive, because the driver reads these objects through pointers at each launch
         self._arguments = arguments
         self._pointers = (c_void_p * max(1, len(arguments)))(*map(ctypes.addressof, arguments))
-        shape = (blocks, 1, 1, block, 1, 1, 0)  # the last 0: no dynamic shared memory
+        shape = (blocks, 1, 1, block, 1, 1, 0)  # grid, block, and no dynamic shared memory
         self._call = (kernel, *shape, device.stream, self._pointers, None)
         self._table = int64s(
             0,

@@ -38,7 +38,7 @@ class StagedTensor:
         self._dtype = dtype
         storage = np.dtype(STORAGE[dtype])
         self._size = math.prod(shape) * storage.itemsize
-        room = max(1, self._size)  # an allocation of 0 bytes is an error
+        room = max(1, self._size)  # at least one byte, because CUDA cannot allocate 0 bytes
         self._on_device = device.allocate(room)
         self._pinned = device.pinned(room)
         memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
@@ -47,13 +47,13 @@ class StagedTensor:
         self.address = self._on_device.value
 
     def upload(self) -> None:
-        """Enqueue the copy to the device."""
+        """Enqueue the copy from the host to the device."""
         self._device.driver.call(
             "cuMemcpyHtoDAsync_v2", self._on_device, self._pinned, self._size, self._device.stream
         )
 
     def download(self) -> None:
-        """Enqueue the copy to the host."""
+        """Enqueue the copy from the device to the host."""
         self._device.driver.call(
             "cuMemcpyDtoHAsync_v2", self._pinned, self._on_device, self._size, self._device.stream
         )

@@ -20,7 +20,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets.failures import NoCuda
 
-# From table 1 of "Minor Version Compatibility" on that site.
+# Least driver version by CUDA's major version: table 1 of "Minor Version Compatibility" on that site.
 _LEAST_DRIVER = {11: "450.80.02", 12: "525", 13: "580"}
 _FIRST_WITH_MINOR_COMPATIBILITY = 11
 _DRIVER_MISMATCH = 803  # CUDA_ERROR_SYSTEM_DRIVER_MISMATCH

@@ -12,7 +12,7 @@ from typing import Any
 from infercanary.probe.targets import Need, Unsized
 from infercanary.probe.targets.engines.tensors import common_size
 
-_MOST = 1 << 62  # bound for absurd shapes, so that the size stays a 64-bit number
+_MOST = 1 << 62  # largest size of a need, so that absurd shapes still fit into 64 bits
 
 
 def on_device(needs: Iterable[Need]) -> list[Need]:

@@ -28,7 +28,7 @@ _SHARED_MEMORY_BYTES = 32 << 20
 
 
 _PRODUCTS = {"MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv"}
-# One pass over the inputs and the outputs.
+# Operators that make one pass over the inputs and the outputs.
 _NAMES = """Reshape Flatten Squeeze Unsqueeze Identity Shape Constant Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid
     Relu LeakyRelu Clip Gelu FastGelu BiasGelu QuickGelu HardSwish HardSigmoid Elu Abs Neg Reciprocal Sin Cos Where Cast
     Not And Or Equal Less Greater Max Min Sum Softmax LogSoftmax LayerNormalization SkipLayerNormalization
@@ -138,7 +138,7 @@ def _work(node: _Arguments) -> tuple[float, float]:
     )
     is_packed = len(inputs) == 1  # constant weights of a matrix product have no shape
     if not outputs or not inputs or (is_packed and "Conv" in node.op_name):
-        return math.nan, math.nan  # for example, this version reports no shapes of outputs
+        return math.nan, math.nan  # for example, this version of ONNX Runtime reports no shapes of outputs
     left, output = inputs[0], outputs[0]
     if is_packed:
         size += float(node.activation_size) * math.prod(output[-1:]) / max(1, math.prod(left[:-1]))

@@ -103,7 +103,7 @@ def why_not(error: Exception, path: str, version: str) -> str:
             "upgrade onnxruntime, or export the model again with a lower `opset_version`"
         )
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    # Remove source file, line and function.
+    # Remove source file, line and function from the message.
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? ", "", text)
     text = text.replace(f"Load model from {path} failed:", "")
     return (

@@ -91,11 +91,11 @@ class OnnxSession:
         if faulty:
             fit = [provider for provider in providers if provider not in faulty]
             if self.gpu is not None and not any(provider in ON_CUDA for provider in fit):
-                self.gpu.close()  # the error's frames also hold the session
+                self.gpu.close()  # the error's frames also hold the session on this device
                 self.gpu = None
             self._load(fit)
         if self.gpu is not None:
-            self.cuda_missing = ""  # without TensorRT, CUDA alone is enough
+            self.cuda_missing = ""  # CUDA works; only TensorRT is missing
         nodes = self.nodes()
         if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
             where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
@@ -184,7 +184,8 @@ class OnnxSession:
         except NoCuda as error:
             self._miss(provider, error.reason, str(error))
             return False
-        self.gpu.before_close(self._drop)  # the session uses the device's stream
+        # close the session before the device, because the session uses the device's stream
+        self.gpu.before_close(self._drop)
         # If CUDA is installed as wheels, only ONNX Runtime finds the libraries. Send ONNX Runtime's output to standard
         # error, like logs.
         preload = getattr(self._ort, "preload_dlls", None)

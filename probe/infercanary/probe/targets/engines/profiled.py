@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from infercanary.contract.profile import MAX_ROWS, OK, Profile, ProfileRow, bounded, normalised
 
-_SHAPES = 3  # maximum number of inputs whose shapes are in a row
+_SHAPES = 3  # maximum number of inputs with shapes in a row
 
 
 class Operator(NamedTuple):
-    """Key of a profile's row."""
+    """Key of a row of a profile."""
 
     kind: str
     device: str

@@ -10,7 +10,7 @@ from infercanary.contract.profile import Profile
 from infercanary.probe.targets.engines.profiled import Operator, OperatorTimes
 from infercanary.probe.timing import Clock, Phase, inferences
 
-_WARM_UPS = 3  # warm-up repeats, because the context is new
+_WARM_UPS = 3  # number of warm-up repeats, which a new context needs
 
 
 def profile_repeats(

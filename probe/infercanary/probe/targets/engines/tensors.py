@@ -213,7 +213,7 @@ def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(numbers: Any) -> NDArray[Any]:
-    """Round to the nearest bfloat16, and ties to even."""
+    """Round numbers to the nearest bfloat16. Ties go to the even number."""
     import numpy as np
 
     bits = np.asarray(numbers, np.float32).view(np.uint32)

@@ -107,7 +107,7 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
             draw = torch.randn if is_real else partial(torch.randint, 0, spec.high)
             flat[start:end].copy_(draw((end - start,), generator=generator))
     except Exception as error:
-        if is_pinned and "CUDA" in str(error):  # the error comes from the GPU, not from the settings
+        if is_pinned and "CUDA" in str(error):  # an error of the GPU is no mistake in the settings
             raise
         raise UsageError(f"inputs[{index}]: torch cannot make the tensor: {one_line(error)}") from None
     return made
@@ -205,7 +205,7 @@ def environment(
 def _matmul_precision(torch: Any) -> str:
     try:
         precision: str = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set through the newer interface of torch 2.9
+    except RuntimeError:  # the process made this setting through the newer interface of torch 2.9
         precision = torch.backends.cuda.matmul.fp32_precision
     return precision
 

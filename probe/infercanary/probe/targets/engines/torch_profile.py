@@ -41,7 +41,7 @@ class _Kernel(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """One event of a host thread, in nanoseconds."""
+    """One event of a host thread. Times are in nanoseconds."""
 
     name: str
     begin: int
@@ -55,7 +55,7 @@ class _Span(NamedTuple):
 
     @property
     def own_seconds(self) -> float:
-        """Return the time outside the inner events."""
+        """Return the event's time outside its inner events."""
         own = self.end - self.begin - sum(span.end - span.begin for span in self.inner)
         return max(0, own) / 1e9
 
@@ -113,7 +113,8 @@ def import_torch() -> Any:
     torch = imported("torch", advice("torch"))
     if is_first:
         _silence()
-        with suppress(Exception), make_profiler(torch, on_device=False):  # some builds have no Kineto
+        # some builds of torch have no Kineto
+        with suppress(Exception), make_profiler(torch, on_device=False):
             pass
     return torch
 
@@ -236,6 +237,6 @@ def _flag(event: Any, name: str) -> bool:
 
 
 def _span(event: Any) -> tuple[int, int]:
-    """Return begin and end in nanoseconds."""
+    """Return the begin and end of an event in nanoseconds."""
     begin = int(event.start_ns())
     return begin, begin + int(event.duration_ns())

@@ -28,11 +28,11 @@ _NAMES = {
     # Rows of a table are read and written. The second tensor is the index.
     "rows": "embedding index_select",
     "attention": "scaled_dot_product_attention",
-    # No pass over the data.
+    # Views: operators without a pass over the data.
     "view": """view _unsafe_view _reshape_alias as_strided as_strided_ transpose t permute expand squeeze squeeze_
         unsqueeze unsqueeze_ select slice narrow detach alias empty empty_like empty_strided resize_ resolve_conj
         resolve_neg unfold diagonal lift_fresh unbind split split_with_sizes chunk item _local_scalar_dense""",
-    # A view or a copy, depending on the operators inside.
+    # Operators that return a view or make a copy, depending on the operators inside.
     "either": "reshape flatten unflatten contiguous to type_as expand_as dropout",
 }
 _RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
@@ -47,7 +47,8 @@ def work_of(span: Any) -> tuple[float, float]:
         span: Event of torch's profiler, with the events inside.
     """
     event, name = span.event, span.name.removeprefix("aten::")
-    rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))  # the name "relu_" means in place
+    # an operator in place, such as "relu_", has the same work
+    rule = _RULES.get(name) or _RULES.get(name.rstrip("_"))
     if rule in (None, "view", "either"):
         parts = [work_of(part) for part in span.inner if part.is_operator and rule != "view"]
         flops, size = (sum(column) for column in zip((0.0, 0.0), *parts, strict=True))
@@ -57,7 +58,8 @@ def work_of(span: Any) -> tuple[float, float]:
     sizes = [math.prod(shape) * _BYTES.get(dtype, math.nan) for shape, dtype in tensors]
     shapes = [shape for shape, _ in tensors]
     flops, read = sum(part.event.flops() for part in span.parts()), sum(sizes)
-    fewest = 2 if rule in ("attention", "rows") else 1  # a single number has no shape
+    # only tensors with dimensions have a shape, so single numbers do not count
+    fewest = 2 if rule in ("attention", "rows") else 1
     if len(sizes) < fewest or (rule == "product" and not flops):
         return _UNKNOWN
     if rule == "attention":  # each query and key take part in two products

@@ -50,7 +50,7 @@ class _Chunk(msgspec.Struct):
 
 
 class Completion(NamedTuple):
-    """A whole completion."""
+    """A complete completion, with its times."""
 
     text: str
     tokens: int
@@ -70,8 +70,8 @@ class Stream:
         self._text = ""
         self.pieces = 0
         """Number of pieces of text received so far."""
-        self._counted: float | None = None  # number of tokens that the server reports
-        self._has_reason = False  # True after a known finish_reason
+        self._counted: float | None = None  # number of tokens that the server has reported
+        self._has_reason = False  # True after a finish_reason with a known meaning
         self._unknown = ""  # first event that does not belong to a completion
         self._is_done = False
 

@@ -21,12 +21,12 @@ _MAX_HEAD_BYTES = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """Marks a phase, but does not time it."""
+    """Phase marker for exchanges that are not timed."""
     return nullcontext()
 
 
 class Response(NamedTuple):
-    """The head of an answer."""
+    """Head of an answer: status and headers."""
 
     status: int
     phrase: str
@@ -120,11 +120,9 @@ class Connection:
                 self.close()
 
     def read(self) -> bytes:
-        """Read the whole body of the answer."""
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Close the connection if it exists."""
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -151,7 +149,7 @@ class Connection:
             if self._tls is not None:
                 connected.settimeout(self._seconds_left())
                 connected = self._tls.wrap_socket(connected, server_hostname=self.host)
-        except (OSError, ValueError) as error:  # ValueError: the host name is impossible
+        except (OSError, ValueError) as error:  # an impossible host name raises ValueError
             raise Failure("unreachable", f"no connection to {self._address}: {explain(error)}") from None
         self._socket, self._is_free = connected, True
 
@@ -168,7 +166,7 @@ class Connection:
             raise self._failure(error) from None
 
     def _read_head(self, method: str, phase: Phase, wait: str, receive: str) -> Response:
-        with phase(wait):  # the server works in this phase
+        with phase(wait):  # the server computes in this phase
             self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
             self._parser.send(_sent(method))  # h11 needs the method to parse the answer
             self._parser.send(h11.EndOfMessage())
@@ -177,7 +175,8 @@ class Connection:
                 self._receive()
             with phase(receive):
                 event = self._next_event()
-                while isinstance(event, h11.InformationalResponse):  # for example 103 Early Hints
+                # informational answers, such as 103 Early Hints, come before the final answer
+                while isinstance(event, h11.InformationalResponse):
                     event = self._next_event()
                 if isinstance(event, h11.Response):
                     self._part = "body"

@@ -14,7 +14,7 @@ _MAX_EVENT_BYTES = 1 << 20
 
 
 class Event(NamedTuple):
-    """One event of a stream."""
+    """One server-sent event of a stream."""
 
     data: str
     """The event's data lines, joined by line ends."""

@@ -25,10 +25,11 @@ T = TypeVar("T")
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
 _READY_PAUSE_SECONDS = 0.5
-_LONGEST_RETRY_SECONDS = 3600.0  # limit, because a server may ask for a pause of years
+_LONGEST_RETRY_SECONDS = 3600.0  # longest pause that a server can request, because some servers ask for years
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
 _PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
-_LEAST_HIDDEN = 6  # shorter values are not hidden, because hiding them would also hide common words
+# minimum length of a hidden secret, because hiding shorter values would also hide common words
+_LEAST_HIDDEN = 6
 
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
@@ -237,7 +238,7 @@ def document(body: object, kind: type[T], what: str) -> T:
     """
     try:
         return msgspec.convert(json.loads(body) if isinstance(body, bytes) else body, kind)
-    except (ValueError, RecursionError) as error:  # msgspec's error is a ValueError
+    except (ValueError, RecursionError) as error:  # errors of msgspec are ValueErrors
         raise Failure("malformed", f"{what} does not follow the protocol: {one_line(error)}") from None
 
 

@@ -64,7 +64,7 @@ class ServerTarget(Target):
         Raises:
             UsageError: An option is invalid.
         """
-        # options made in code are unchecked
+        # check the options, because options made in code are unchecked
         self._options = convert(msgspec.to_builtins(options), type(options), "")
         self._server = Server(self._options)
         self.clock = ByteClock(self._server)

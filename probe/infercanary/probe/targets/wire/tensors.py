@@ -67,7 +67,7 @@ class Output(msgspec.Struct):
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Number of elements in the shape."""
         return math.prod(self.shape)
 
     @property
@@ -103,7 +103,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
         kind = {"BYTES": str, "BOOL": bool}.get(dtype, int if "INT" in dtype else float)
         try:
             _packed(dtype, msgspec.convert(given, list[kind]))  # type: ignore[valid-type]
-        except (ValueError, OverflowError, struct.error):  # msgspec's error is a ValueError
+        except (ValueError, OverflowError, struct.error):  # errors of msgspec are ValueErrors
             raise UsageError(
                 f"{place}.data: not all values are {dtype}; fix the values, or `dtype`"
             ) from None
