@@ -19,7 +19,7 @@ from hypothesis import settings
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.memory import readable
 
-# # No test has a deadline: on a shared machine, a slow moment is not a fault.
+# No test has a deadline: on a shared machine, a slow moment is not a fault.
 settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 

@@ -88,7 +88,7 @@ def test_transfer_is_as_fast_as_the_bus(recorded):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_repeat_takes_less_than_a_millisecond_and_repeats(name):
-    """The host's clock measures a whole repeat: this is the control's full cost for a server."""
+    """The host's clock measures a whole repeat of a control, which is the control's full cost for a server."""
     with opened(name) as seconds:
         found = measure(name, seconds, ceilings())  # warms up
         times = [seconds() for _ in range(100)]

@@ -47,7 +47,6 @@ def test_kernels_take_what_torchs_own_table_says():
 
 
 def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators():
-    """Kernels of a CUDA graph have no operators; the same model in eager mode has the same kernels with operators."""
     graph, eager = profiled(convolutions("graph")), profiled(convolutions())
     on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
     calls = [sum(row.calls for row in rows) for rows in on_device]

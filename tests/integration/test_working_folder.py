@@ -72,7 +72,7 @@ def report(url):
 
 @cases(["", ".", os.pathsep])
 def test_the_probe_beside_a_server_and_the_doctor_find_the_users_model(path, app, command, run):
-    """With the working folder in PYTHONPATH, Python itself fails to start if the folder shadows a standard module."""
+    """If the folder in PYTHONPATH shadows a standard module, Python itself fails to start."""
     environment = {}
     if path:
         for name in STANDARD:
@@ -129,7 +129,6 @@ def test_check_config_tells_the_users_model_from_a_library(target, code, said, a
 
 
 def test_an_experiments_processes(app, monkeypatch):
-    """Two processes: the probe under an interpreter, and the reaper."""
     monkeypatch.chdir(app)
     with Reaper() as reaper:
         host = Host(Side(python=sys.executable, probe=SETTINGS), reaper)

@@ -60,7 +60,6 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack):
 
 
 def test_the_whole_exposition_is_well_formed(stack):
-    """Two checks: promtool, and OpenMetrics' strict parser."""
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not on PATH; it comes with Prometheus")
     eventually(

@@ -66,7 +66,7 @@ def test_each_query_and_rule_gives_something_or_is_known_not_to(scene):
 
 
 def test_an_upgrade_is_shown(scene):
-    """Prometheus has verdict, change and time of the upgrade. grafana/check tests the panels."""
+    """Prometheus has the upgrade's verdict, change and time. grafana/check tests the panels."""
     labels = f'{{service="{UPGRADED}"}}'
     [said] = scene.ask(f'infercanary_verdict{{service="{UPGRADED}", measure="latency"}} == 1').results
     assert said.labels["verdict"] == "regressed"

@@ -107,7 +107,7 @@ def troubles(ghosts, tmp_path_factory):
 
 
 def test_a_mutable_tag(troubles):
-    """Nothing has happened yet, so a mutable tag fires no alert; the status page contains a note."""
+    """The tag has not moved yet, so no alert fires; the status page contains a note."""
     note = f"runs {MUTABLE}, a tag that may point to another image tomorrow"
     eventually("the line on the page", 60, lambda: note in get(EXPORTER).decode())
     assert {alert.name for alert in troubles.stack.received("unnamed")} <= BY_CHANCE
@@ -129,7 +129,6 @@ def test_a_trouble_has_its_alert(service, name, labels, words, troubles):
 
 
 def test_no_secret_is_shown(troubles):
-    """No metric, page, log, image or notification contains the webhook's secret or that of a watched container."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
     pages += [f"{ALERTMANAGER}{path}" for path in ("/metrics", "/api/v2/status", "/api/v2/alerts")]

@@ -67,7 +67,6 @@ def test_the_versions_are_the_packages():
 
 
 def test_every_value_is_in_the_readme():
-    """`test_lint` compares values and schema."""
     described = {key for key, *_ in GENERATOR["described"](VALUES)}
     for key, value in yaml.safe_load(VALUES).items():
         inner = [f"{key}.{name}" for name in value] if isinstance(value, dict) else []

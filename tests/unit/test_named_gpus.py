@@ -28,7 +28,6 @@ so the container must name the device.
 
 
 def test_gpus_are_named():
-    """Checks pages, messages and container files. `ab` refuses such options, as its own tests check."""
     refused = "tests/unit/ab/test_conditions.py", "tests/unit/test_named_gpus.py", "benchmarks/results/"
     found = [
         f"{name}:{number}: {line.strip()[:100]}"

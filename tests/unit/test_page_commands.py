@@ -64,7 +64,6 @@ OURS = [(place, words) for place, words in commands("infercanary") if words and 
 
 @for_each(OURS, lambda command: command[0])
 def test_each_command_line_of_ours_is_one(command):
-    """Options and arguments are valid; the named files do not exist here."""
     name, *words = command[1]
     found = GROUP.get_command(CONTEXT, name)
     missing = (

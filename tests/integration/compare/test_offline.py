@@ -70,7 +70,9 @@ def test_a_reader_that_closes_the_pipe_early(folder):
     "command", ["compare old old2", "compare old old2 --json", "scan old", "scan old --json"]
 )
 def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
-    """The exit code is none of a verdict: 1 would mean `regressed`, and 0 `equivalent`."""
+    """If the output cannot be printed, the exit code is that of no verdict: 1 would mean `regressed`, and 0
+    `equivalent`.
+    """
     shutil.copy(folder / "new", folder / "old2")
     done = ended("bash", "-c", f"{IN_A_SHELL} {command} {where}", code=2, cwd=folder)
     assert re.fullmatch(r"infercanary: the answer cannot be printed \(.+\); .+\n", done.stderr), done.stderr
@@ -83,7 +85,7 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder, command, where):
     ],
 )
 def test_a_fault_of_its_own_is_not_taken_for_a_regression(module, error, code, said, folder):
-    """An error of the program, or a missing module (the probe's image has no exporter), has its own exit code."""
+    """A fault of the program, or a missing module (the probe's image has no exporter), has its own exit code."""
     (folder / "broken" / module).mkdir(parents=True)
     (folder / "broken" / module / "__init__.py").write_text(f"raise {error}")
     path = os.pathsep.join([str(folder / "broken"), os.environ.get("PYTHONPATH", "")])

@@ -61,7 +61,7 @@ def read_until(child, pattern):
     ],
 )
 def test_it_ends_in_a_verdict_on_the_upgrade(environment, tmp_path):
-    """Other load on the machine may make contention the named cause. The exit code then says so."""
+    """Other load on the machine may make contention the named cause of the verdict. The exit code then says so."""
     with demo(tmp_path, **environment) as child:
         output, _ = child.communicate(timeout=300)
     steps = [
@@ -94,7 +94,6 @@ def test_a_signal_leaves_nothing_behind(number, tmp_path):
 
 
 def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
-    """The server cannot import torch, so the demo names the failed part with the reason, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
     command = (sys.executable, "-m", "infercanary", "demo")
     [line] = ended(*command, code=2, env={"PYTHONPATH": str(tmp_path)}).stderr.splitlines()
@@ -102,7 +101,6 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path):
 
 
 def test_children_of_its_children_end_too(tmp_path):
-    """The demo also ends grandchildren that ignore SIGTERM."""
     script = (
         "import time\n"
         "from infercanary.demo.processes import Processes\n"

@@ -123,7 +123,9 @@ async def test_invalid_http_takes_little_memory():
 
 
 async def test_an_error_keeps_no_memory_until_a_collection():
-    """The frames of a traceback refer to the request and to unsent bytes, and garbage collections are rare."""
+    """A traceback's frames refer to the request and to unsent bytes. Garbage collections are rare, so the frames
+    must go.
+    """
     kinds = (own.Connection, asyncio.sslproto.SSLProtocol)
     gc.collect()
     gc.disable()

@@ -165,7 +165,7 @@ async def docker(tmp_path, monkeypatch, serve, watch, good_probe):
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(docker, good_probe):
-    """The test waits only for events: the periodic listing would take much longer."""
+    """The test waits only for Docker's events: the periodic listing would take much longer."""
     async with docker.watched() as run:
         await run.appears(DISCOVERY)
         assert await run.value("infercanary_discovered_containers") == 0

@@ -227,7 +227,7 @@ async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
 
 
 async def test_a_version_that_the_server_has_forgotten_means_to_list_again(api, follow):
-    """The server reports a forgotten version by an event of the watch, or by the status of its answer."""
+    """The API server reports a forgotten version by an event of the watch, or by the status of its answer."""
     follower = await follow()
     api.send(line("ERROR", code=410, reason="Expired", message="too old resource version: 1 (9)"))
     await comes_true(lambda: len(api.lists) == 2 and len(api.watches) == 2)

@@ -55,7 +55,6 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(exporter, tmp_path,
 
 
 async def test_every_link_works_behind_a_path_prefix(watch, serve, good_probe):
-    """A reverse proxy serves the pages, and strips a prefix from each path."""
     good_probe.runs = [Run(number, f"canary-{number}", 0.0, 0.0, "not_finite") for number in range(60)]
     async with watch({"down": NOTHING_LISTENS, "many": good_probe}) as run:
 

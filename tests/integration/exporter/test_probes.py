@@ -57,7 +57,9 @@ HOSTILE = {
 
 
 async def test_each_hostile_probe_costs_only_itself(watch, good_probe, eventually):
-    """All probes run at the same time: the exporter still polls the good probe, and reports the correct reasons."""
+    """All hostile probes run at the same time: the exporter still polls the good probe, and reports the correct
+    reasons.
+    """
     reasons = {name: reason for name, (_, reason) in HOSTILE.items()} | {"refusing": "unreachable"}
     probes = {name: handler for name, (handler, _) in HOSTILE.items()}
     async with watch({**probes, "good": good_probe, "refusing": NOTHING_LISTENS}) as run:

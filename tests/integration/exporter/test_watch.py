@@ -41,7 +41,7 @@ def exporter(folder, thread):
 
 
 def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_again(tmp_path):
-    """In the first failing turn, the log call fails as well, which ends the thread."""
+    """In the judge's first failing turn, the log call fails as well, which ends the thread."""
     with exporter(tmp_path, "judge") as (running, probe):
         probe.upgrade(0.02, "2")  # a turn without judgements does not read the clock
         until(lambda: running.values("infercanary_worker_failures_total") == {'{worker="judge"}': 1.0})
@@ -52,6 +52,5 @@ def test_a_judge_that_fails_at_each_turn_is_shown_and_its_thread_is_started_agai
 
 
 def test_polls_that_end_again_end_the_process(tmp_path):
-    """The log call fails as well, which ends the polls."""
     with exporter(tmp_path, "MainThread") as (running, _):
         assert running.process.wait(60) == 70  # the process ends, so that Docker or Kubernetes restarts it

@@ -139,7 +139,7 @@ socket.getaddrinfo = hangs
 
 
 def test_look_ups_that_hang_stop_no_login_reload_or_end(tmp_path):
-    """More look-ups hang than Python's pool has threads. :func:`running` stops the exporter."""
+    """More look-ups of host names hang than Python's pool has threads."""
     count = min(32, (os.cpu_count() or 1) + 4) + 2
     probes = [f"{{url: 'http://hangs-{n}:1', service: s, container: c{n}}}" for n in range(count)]
     (tmp_path / "sitecustomize.py").write_text(HANGS)

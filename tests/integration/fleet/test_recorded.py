@@ -112,7 +112,7 @@ def test_what_was_benchmarked_is_what_runs(location, judges, tmp_path, monkeypat
 
 
 def test_recording_waits_for_no_exporter(tmp_path):
-    """An exporter writes all the time, and neither side fails."""
+    """An exporter writes into the store all the time, and neither side fails."""
     path = tmp_path / "store.sqlite"
     new = journal(tmp_path / "b.jsonl", 0.02)
     with closing(open_store(path)) as store:

@@ -83,7 +83,6 @@ def test_a_mistake_is_one_line(shell, capsys):
 
 
 def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path):
-    """The environment lacks pandas, numpy and the exporter."""
     for name in ("pandas", "numpy"):
         (tmp_path / f"{name}.py").write_text(
             f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"

@@ -38,7 +38,6 @@ def wheel(tmp_path_factory):
 
 
 def test_it_holds_every_file_of_both_trees(wheel):
-    """The wheel contains code, `py.typed` and data files."""
     names = {*zipfile.ZipFile(wheel).namelist()}
     wanted = {
         str(file.relative_to(tree))

@@ -216,7 +216,6 @@ LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
 @needs_cc
 @pytest.mark.parametrize("contexts", [2, 1])
 def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run, contexts):
-    """The stand-in of TensorRT reports the layers that its engine declares."""
     found = run("tensorrt", PROFILED, json.dumps({"layers": LAYERS, "contexts": contexts}))
     assert found["as it was"]
     assert found["after"] == {}
@@ -370,7 +369,9 @@ for code, built in ((804, "13.0"), (803, "12.4"), (100, "12.4")):
 
 @needs_cc
 def test_a_driver_runs_versions_by_nvidias_rules(library):
-    """Older versions always run. From CUDA 11 on, newer versions of the same major release run as well."""
+    """A driver always runs older versions of CUDA. From CUDA 11 on, it also runs newer versions of the same
+    major release.
+    """
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
     found = session(library, UNFIT, pairs=pairs)
@@ -503,7 +504,7 @@ canary.close(30)
 @needs_cc
 @each_engine
 def test_a_full_device_is_left_to_its_tenant(nvml, run, engine):
-    """The canary uses none of the last 300 MiB, not even for a context. It opens as soon as there is room."""
+    """The canary uses none of the device's last 300 MiB, not even for a context. It opens as soon as there is room."""
     folder = nvml((80 << 30) - (300 << 20))
     found = run(engine, ROOM + FULL_DEVICE, folder=folder)
     why = "canaries.c.device: a CUDA context, with the controls, needs 912 MiB, 912 MiB with the others; 0 MiB are left"
@@ -551,7 +552,7 @@ def test_an_engines_execution_context_is_asked_for(nvml, run):
 @needs_cc
 @pytest.mark.parametrize(("places", "memory"), [(1, [3 << 30, 10 << 30]), (3, None)])
 def test_the_memory_of_a_part_of_a_gpu(nvml, places, memory):
-    """If there are several MIG parts, NVML does not say which of them CUDA uses."""
+    """If a GPU has several MIG parts, NVML does not say which of them CUDA uses."""
     script = "from infercanary.probe.memory import device_memory\nfound['memory'] = device_memory(0)"
     sizes = [
         f"memory_{what} 1:{part} {size << 30}"

@@ -57,7 +57,6 @@ def test_without_a_gpu_each_of_its_sections_says_so_in_one_line():
 
 
 def test_it_works_where_nothing_but_the_probe_is_installed():
-    """A bare install lacks torch, numpy, ONNX Runtime and the exporter."""
     code = (
         "import sys\n"
         "for name in ('torch', 'numpy', 'onnxruntime', 'tensorrt', 'aiohttp', 'scipy'): sys.modules[name] = None\n"

@@ -136,7 +136,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(server, calls, monkeypatc
 
 
 def test_connections_are_bounded(server, calls):
-    """One limit applies to each address, and one to all addresses. The server disconnects a refused caller at once."""
+    """One limit applies to the connections of each address, and one to all connections."""
     clients = [calls.enter_context(connect(server)) for _ in range(6)]
     until(lambda: sum(map(is_closed, clients)) == 2)
     clients += [calls.enter_context(connect(server, f"127.0.0.{n}")) for n in (2, 2, 3, 3, 4)]
@@ -216,7 +216,7 @@ def test_after_a_refusal_nobody_is_accepted_for_a_while(calls, monkeypatch):
 
 
 def test_a_caller_that_drips_is_charged(server, monkeypatch):
-    """Each byte wakes the server. An address without CPU time left loses even its open connections."""
+    """Each byte wakes the server, so an address without CPU time left loses even its open connections."""
     monkeypatch.setattr(serve, "_HEAD_SECONDS", 60.0)
     monkeypatch.setattr(callers, "ADDRESS_SECONDS", 0.005)
     with connect(server) as client, pytest.raises(ConnectionError):  # noqa: PT012 - whichever byte it is
@@ -227,7 +227,6 @@ def test_a_caller_that_drips_is_charged(server, monkeypatch):
 
 
 def test_a_caller_that_ends_its_side_gets_the_whole_answer():
-    """Like `nc -N`, the caller sends its request together with the end of its stream."""
     with serving(lambda since: b"x" * 3_000_000) as server, connect(server) as client:
         client.sendall(GET)
         client.shutdown(socket.SHUT_WR)
@@ -286,7 +285,6 @@ def process():
 
 
 def test_headers_take_no_memory(process):
-    """24 connections from one address, each with 98 lines of 64 KiB, took 414 MB before heads were limited."""
     started, url = process
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
 
@@ -308,7 +306,7 @@ def test_headers_take_no_memory(process):
 
 
 def test_as_many_wait_as_come_again_in_a_storm(process, calls):
-    """1,000 callers connect at once while the server is stopped. Nobody must retry, neither caller nor exporter."""
+    """1,000 callers connect at once while the server is stopped. No caller may need a second attempt."""
     if int(Path("/proc/sys/net/core/somaxconn").read_text()) < 1024:
         pytest.skip("the kernel's limit of waiting connections is lower")
     started, url = process

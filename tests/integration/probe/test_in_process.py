@@ -219,7 +219,7 @@ def test_a_slow_canary_gets_fewer_repeats_rather_than_a_time_out(started):
 
 
 def test_ever_new_phases_are_refused(started):
-    """Each name adds a time series, so the number of names has a limit."""
+    """Each name of a phase adds a time series, so the number of names has a limit."""
 
     class Inventive(Scripted):
         def run(self, phase):
@@ -335,7 +335,6 @@ def test_a_process_ends_as_its_host_wants(script, printed, code):
 
 
 def test_a_report_is_whole_under_concurrent_readers(started):
-    """Runs and their counters come from one moment, even with concurrent readers."""
     probe = started({"a": Scripted(seconds=0.0), "b": Scripted(seconds=0.0)})
     last = ran(probe.address, canary="b").runs("b", "ok") + 10
 

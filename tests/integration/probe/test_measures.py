@@ -23,9 +23,6 @@ torch = pytest.importorskip("torch")
 
 
 def test_more_memory_is_reported_as_that_and_throughput_is_of_all_samples(tmp_path):
-    """Three starts: a plain one, one that keeps 100 MB more, and one that allocates and frees 100 MB in each
-    inference.
-    """
     canary = "{c: {target: torch, options: {model: 'holding:model', inputs: [{shape: [4, 256]}]}}}"
     variants = {
         "plain": {},
@@ -67,7 +64,6 @@ def test_in_a_servers_process_its_peak_stays_its_own(started):
 
 
 def test_runs_before_and_with_the_controls_memory_are_not_compared(started):
-    """After the first run the controls are open, and use tens of megabytes."""
     seen = ran(started({"a": Scripted()}, controls=True).address, 5)
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}

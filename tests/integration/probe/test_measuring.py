@@ -145,7 +145,7 @@ class Shared(OnDevice):
 
 
 def test_a_busy_device_is_given_way_to_but_not_for_ever(started, monkeypatch):
-    """Under permanent load, the canary still runs at times. On a busy or failing device, no controls are measured."""
+    """Under permanent load, the canary still runs at times, but the controls are not measured."""
     asked, measure = [], Controls.measure
 
     def record(self, device):
@@ -194,7 +194,6 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
 
 def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path):
-    """SIGSTOP stops the process for 1.5 s. After a kill, the journal still has the run with its tag."""
     journal = tmp_path / "journal"
     with ProbeProcess(tmp_path, f"{{a: {scripted()}}}", f"journal: {journal}\ncontrols: false") as probe:
         seen = probe.ran("a", 3)

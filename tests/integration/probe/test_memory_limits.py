@@ -157,7 +157,6 @@ time.sleep(600)
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_server_gets_memory_that_it_takes_later(group, tmp_path, inside):
-    """The probe closes the largest canary to free memory, and the smaller canary continues."""
     growing = "target: growing:Growing, options: {rate: 1000, mib"
     canaries = f"{{large: {{{growing}: 120}}}}, small: {{{growing}: 10}}}}}}"
     command = group.joining(sys.executable, "-c", TENANT)

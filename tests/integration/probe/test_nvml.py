@@ -384,7 +384,7 @@ def test_a_scenario(ask, lines):
      ("580.82.07", "269 270 271"), ("no-number", "75 270 271")],
 )  # fmt: skip
 def test_three_counters_have_other_numbers_in_some_drivers(ask, driver, fields):
-    """The same field numbers mean something else in other drivers (power smoothing, or nothing), which is no time."""
+    """In other drivers, the same field numbers mean something else (power smoothing, or nothing)."""
     values = [f"field.{field} 0 {seconds}000000000" for seconds, field in enumerate(fields.split(), 1)]
     others = {"75", "251", "252", "253", "269", "270", "271"} - {*fields.split()}
     refused = [f"field.{other}.error 0 NOT_SUPPORTED" for other in others]
@@ -427,7 +427,6 @@ def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask)
 
 
 def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask):
-    """The driver is reloaded before the last values."""
     values = "replays {0}; ecc_corrected {0}; ecc_uncorrected {0}; remapped_corrected {0}; remapped_uncorrected {0}"
     both = "0/corrected={0} 0/uncorrected={0}"
     for value, shown in ((3, 3), (4, 4), (0, 4), (4, 4), (2_000_000_000, 4), (5, 5), (0, 5), (1, 6), (2, 7)):
@@ -461,8 +460,7 @@ def test_the_names_of_the_visible_gpus(ask):
         assert ask(fault, visible=True)["visible"] == []
 
 
-# # In a probe
-# ---------------------------------------------------------------------------------------------------
+# In a probe ---------------------------------------------------------------------------------------------------
 
 
 def scripted_probe(folder, canaries, *libraries):
@@ -492,7 +490,6 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus_beside_a_canary_on_the_cpu(usua
 @pytest.mark.campaign  # each of its runs takes seconds
 @pytest.mark.takes(90)
 def test_the_energy_of_a_run_that_is_long_enough(usual, tmp_path):
-    """400 W for 0.6 s, by a counter that changes every 100 ms. The other GPU uses more power."""
     (tmp_path / "script").write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
     canaries = ", ".join(
         f"{name}: {scripted('OnDevice', device='cuda:0', seconds=seconds)}"

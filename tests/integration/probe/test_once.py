@@ -65,7 +65,7 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path):
     ],
 )
 def test_a_signal_ends_it_promptly_and_it_prints_no_report(tmp_path, number, method, text, seconds):
-    """A report would suggest that every canary had run."""
+    """A printed report would suggest that every canary had run."""
     command = [*PROBE, "--once"]
     with ProbeProcess(tmp_path, f"{{c: {scripted(**{method: 'hang'})}}}", command=command) as probe:
         until(lambda: text in probe.output(), "the output does not show the step")

@@ -208,8 +208,7 @@ def test_an_unknown_model_and_a_server_without_binary_data(server, mlserver, tri
         measured(target)
 
 
-# # Statements of the pages
-# -------------------------------------------------------------------------------------------
+# Statements of the pages -------------------------------------------------------------------------------------------
 
 PAGES = Path(__file__).parents[3] / "docs/targets"
 

@@ -376,7 +376,7 @@ def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server,
 
 
 def test_the_output_check_is_of_text_and_count_of_the_plain_prompt(server):
-    """The output of a salted prompt may vary."""
+    """Only the plain prompt has a fixed output; the output of a salted prompt may vary."""
     target = openai(server)
     found = [values_of(target)]
     for words in (["Twice", " upon", " a", " time"], ["Twice", " upon", " a time"]):

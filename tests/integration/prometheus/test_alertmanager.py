@@ -17,7 +17,6 @@ SHIPPED = yaml.safe_load(CONFIG.read_text())
 
 
 def test_secrets_are_in_files():
-    """The only secret file is a Docker secret, and the shipped file is empty."""
     urls = [hook for receiver in SHIPPED["receivers"] for hook in receiver["webhook_configs"]]
     assert all(hook["url_file"] == SECRET and "url" not in hook for hook in urls)
     assert COMPOSE["services"]["alertmanager"]["secrets"] == ["webhook-url"]
@@ -49,7 +48,7 @@ def test_without_a_webhook_its_receivers_are_empty(tool, tmp_path):
     ],
 )
 def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_used, is_refused, tmp_path):
-    """Otherwise, only Alertmanager's log would report the fault, at the first alert."""
+    """Without this check, only Alertmanager's log would report a faulty webhook file, at the first alert."""
     secret, made = tmp_path / "webhook-url", tmp_path / "alertmanager.yml"
     secret.write_bytes(written.encode())
     script = COMPOSE["services"]["alertmanager"]["entrypoint"][2]
@@ -69,7 +68,7 @@ def test_a_webhook_file_that_alertmanager_could_not_use_stops_it(written, is_use
 
 
 def test_names_in_inhibition_rules_exist():
-    """The matchers use labels of rules: a renamed alert would inhibit nothing."""
+    """Inhibition rules match labels of alerts: a renamed alert would inhibit nothing."""
     layers = {labels["layer"] for labels in ALERTS.values()}
     for rule in SHIPPED["inhibit_rules"]:
         for matcher in (*rule["source_matchers"], *rule["target_matchers"]):

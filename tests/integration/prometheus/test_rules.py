@@ -51,7 +51,7 @@ def test_the_rules_are_accepted(tool):
 
 @pytest.mark.parametrize("file", TEST_FILES, ids=lambda path: path.stem)
 def test_the_rules_do_what_their_tests_say(tool, file):
-    """Each file is a separate test, so that two workers share the minute of CPU time."""
+    """Each file of rules is a separate test, so that two workers share the minute of CPU time."""
     tool("promtool", "test", "rules", str(file))
 
 
@@ -59,7 +59,6 @@ def test_the_rules_do_what_their_tests_say(tool, file):
 
 
 def test_every_alert_fires_with_its_texts_and_ends_with_its_trouble():
-    """In one scenario, no alert fires before the trouble, each fires during it, and none fires afterwards."""
     scenario = load(PROMETHEUS / "tests/alerts.yml")["tests"][0]
     before, afterwards = scenario["promql_expr_test"]
     assert before["exp_samples"] == afterwards["exp_samples"] == []
@@ -164,7 +163,7 @@ OF_OTHERS = ("up", "alertmanager_notifications_failed_total")  # metrics of Prom
 
 
 def test_series_in_tests_of_rules_exist():
-    """With a misspelt series, a test for silence would always pass."""
+    """With a misspelt series, a test that expects no alert would always pass."""
     for test in SCENARIOS:
         for text in inputs(test):
             series = series_of(text)
@@ -189,7 +188,6 @@ def test_runbooks_name_metrics_that_exist():
 
 
 def test_a_window_is_read_once():
-    """One recording rule evaluates windows with many samples, once a minute."""
     readers = {}
     for group in GROUPS:
         for rule in group["rules"]:
@@ -237,7 +235,7 @@ def literals(expression):
 
 @each_alert
 def test_an_alert_has_no_number_of_its_own(alert):
-    """Only 0, 1, and the number of thresholds are permitted."""
+    """An alert's expression may contain only 0, 1, and the number of thresholds."""
     own = literals(alert["expr"]) - {"0", "1"}
     assert not own or alert["alert"] == "InferCanaryMonitoringImpaired", f"move to thresholds.yml: {own}"
 
@@ -288,7 +286,6 @@ def test_trouble_of_a_host_names_the_service_that_feels_it():
 
 
 def test_a_table_says_which_page_and_which_wait():
-    """The page's table has one line for each alert, with its severities and an action."""
     page = (ROOT / "docs/alerting.md").read_text()
     rows = re.findall(r"^\| `(InferCanary\w+)` \| ([\w, %]+) \| (.{20,}) \|$", page, flags=re.MULTILINE)
     severities = {}

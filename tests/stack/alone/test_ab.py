@@ -162,7 +162,6 @@ def test_a_slower_image_ends_with_1_and_says_why(images, settings, tmp_path):
 @pytest.mark.parametrize("limit", ["cpuset=0", "cpus=0.5"])
 @pytest.mark.parametrize("trial", range(1, 4))
 def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
-    """The busy loop is in the server's container, and takes CPU time during and between runs."""
     busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
     ended = ab(BASE, busy, *LONG, "--both", limit, "--json")
     print(ended.out)
@@ -175,7 +174,6 @@ def test_a_busy_loop_in_the_new_image_is_the_images(images, limit, trial):
 @pytest.mark.campaign
 @cases(range(1, 4))
 def test_a_neighbour_of_both_images_is_neithers(trial, images):
-    """The neighbour always uses the core on which both images run."""
     name = f"{REPOSITORY}-neighbour"
     options = ("--name", name, "--cpuset-cpus", "0", "--network", "none")
     run("docker", "run", "--detach", "--rm", *options, BASE, "sh", "-c", "while :; do :; done")
@@ -191,7 +189,9 @@ def test_a_neighbour_of_both_images_is_neithers(trial, images):
 
 @pytest.mark.campaign
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(images, begun):
-    """By its own settings, the server runs the canary every 30 s at 1 %: the 8 runs of a start would take 4 minutes."""
+    """By its own settings, the server would run the canary every 30 s at 1 %: the 8 runs of a start would take 4
+    minutes.
+    """
     begin = time.monotonic()
     child = begun(BASE, images("again", "LABEL again=1"), *SHORT, "--both", "env.WORK_BYTES=4e6")
     # the experiment ended before its second start

@@ -162,9 +162,6 @@ def test_a_neighbour_on_the_same_cpu(start, image):
 
 
 def test_a_memory_limit(start):
-    """The container reads a file again and again beside the probe. After the change, the file no longer fits
-    into memory.
-    """
     reading = (
         f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
     )

@@ -189,7 +189,6 @@ def test_without_a_whole_pair_it_is_inconclusive(capsys, tmp_path):
 
 
 def test_an_experiment_goes_on_until_the_claim_is_known():
-    """After two pairs the verdict is clear, but the claim is not, so the experiment continues to its last start."""
     judge, rng = ExperimentJudge(12, claimed=-0.5), random.Random(2)
     wide = [TurnPair(turn(rng, 0.02), turn(rng, 0.01 * math.exp(rng.gauss(0, 0.4)))) for _ in range(12)]
     done = [judge.decisions(wide[:n])["c"].done for n in range(1, 13)]
@@ -238,7 +237,7 @@ def test_a_canary_of_one_side_is_not_judged():
 
 
 def test_the_policy_in_use_decides_and_is_named():
-    """A shift of 2 % is below the default's smallest effect, but above 1.5 %."""
+    """The new image is 2 % slower, which is below the default's smallest effect, but above 1.5 %."""
     rng = random.Random(4)
     found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204)) for _ in range(12)]
     strict = ExperimentJudge(12, EXPERIMENT.but(smallest_effect=0.015, clear_zone=0.005, confidence=0.9))

@@ -56,7 +56,6 @@ def test_messages_of_docker_are_one_line(error, line):
 
 
 def test_a_pull_that_fails_says_why_and_what_to_do():
-    """The message is that of a real registry and daemon."""
     answer = 'Get "http://h/v2/": dial tcp 127.0.0.1:1: connect: connection refused'
     client: Any = Registry({"error": answer})
     with pytest.raises(UsageError) as error:
@@ -114,7 +113,7 @@ def docker_client():
 
 
 def test_settings_are_copied_into_the_container():
-    """The daemon may be unable to read this host's files."""
+    """The Docker daemon may be unable to read this host's files."""
     client, copied = docker_client(), []
     client.put_archive.side_effect = lambda id_, path, archive: copied.append((path, archive))
     probe = {"canaries": {"c": {"target": "µ"}}}
@@ -135,7 +134,7 @@ def test_settings_are_copied_into_the_container():
     ],
 )
 def test_the_reaper_watches_a_container_until_docker_confirms_its_end(answer, is_forgotten):
-    """The reaper watches even before the container exists, because this process may be killed meanwhile."""
+    """The reaper watches even before the container exists, because the experiment's process may be killed meanwhile."""
     client, reaper, order = docker_client(), Mock(spec=Reaper), []
     client.remove_container.side_effect = answer
     client.create_container.side_effect = lambda *_, **options: order.append(options["name"])

@@ -126,7 +126,6 @@ def test_swapping_the_images_turns_the_sign(values):
 
 
 def test_scatter_of_runs_leaves_the_verdict_open():
-    """Three pairs agree by chance, although the runs within starts scatter."""
     assert estimate([pair(0.05, 0.03)] * 3).se == pytest.approx(0.03 / math.sqrt(3))
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 

@@ -43,7 +43,7 @@ throughput@8x1 | 1.25 | improved   | 0.25
 
 @cases(typed(DIRECTIONS))
 def test_a_verdict_is_in_the_measures_own_direction(name, ratio, state, shift):
-    """One value for each start is enough; equal values in all pairs make the verdict certain."""
+    """One value of a measure for each start is enough; equal values in all pairs make the verdict certain."""
     pairs = [(start({name: [2e9]}), start({name: [2e9 * ratio]})) for _ in range(4)]
     (found,) = measures.decide(pairs, PairJudge(MOST))[0].values()
     assert found.state == state
@@ -88,7 +88,7 @@ def test_an_experiment_goes_on_while_something_looks_worse(ratios, latency, most
 
 @cases([("all", None, 1), ("latency", None, 0), ("all", 0.0, 0)])
 def test_the_exit_code(gate, claimed, code):
-    """A claim concerns only latency."""
+    """A claim concerns only latency, so it has no effect on the exit code for other measures."""
     arms = ArmSummary(name="a"), ArmSummary(name="b", settings={"cpus": "2"})
     result = Result(arms, pairs([0.8, 0.81, 0.79, 0.8, 0.8]), (), "clear", 9.0)
     found = ExperimentJudge(MOST, claimed=claimed, gate=gate).answer(CANARY, result)

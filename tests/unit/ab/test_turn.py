@@ -79,7 +79,6 @@ def test_a_server_that_loads_is_waited_for_until_the_start_timeout(reason):
 def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     monkeypatch,
 ):
-    """Two canaries open one after the other, and answer 5 s and 11 s after the start. Each warms up for 2 s."""
     now = 0.0
     monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=lambda: now))
 
@@ -103,7 +102,9 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
 
 
 def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):
-    """The runs would belong to two starts. A restart before the first run is harmless."""
+    """After a restart of the server, the runs would belong to two starts. A restart before the first run is
+    harmless.
+    """
     boots = iter((("first", 0), ("second", 3), ("second", 4), ("third", 0)))
 
     async def fetched(url, cursor, _seconds):

@@ -148,7 +148,6 @@ with group([sys.executable, "-c", {_STEP!r}]) as process:
 
 @cases([True, False])
 def test_a_load_ends_with_the_run_however_that_ends(is_killed):
-    """The load ends even if it has not printed its first line yet."""
     with subprocess.Popen(
         [sys.executable, "-c", _RUN], cwd=ROOT / "benchmarks", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:

@@ -138,8 +138,6 @@ def test_a_mixture_that_does_not_start_is_not_separable_and_says_why(bisect, err
 
 
 def test_another_output_is_not_separable(bisect):
-    """The output of each mixture with V2 differs from the outputs of A and of B."""
-
     def slow(side):
         is_b = all(side.variables.get(f"V{n}") for n in range(4))
         OUTPUTS["2"] = (1.0, 2.0) if is_b else (5.0, 5.0)

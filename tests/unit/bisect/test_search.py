@@ -69,7 +69,7 @@ def test_two_that_interact_need_at_most_nine(guilty, alone):
 
 
 def test_two_that_add_up_do_not_interact():
-    """The first component moves the mixture past the middle; the finding names its share, and not the rest."""
+    """The first component moves the mixture past the middle; the finding names this component's share, not the rest."""
     found, _ = bisect(pair("b", "e", (0.7, 0.3)))
     assert (found.named, found.interact) == ({"b"}, False)
     assert found.parts[0].share == pytest.approx(0.7, abs=0.1)
@@ -136,7 +136,6 @@ def test_noise_gives_no_wrong_name(sd, least):
 
 
 def test_no_component_is_named_without_an_effect():
-    """The comparison of A and B was wrong: no mixture differs from A."""
     for seed in range(40):
         found, _ = bisect(lambda taken: float(len(taken) == 6), sd=0.02, seed=seed, total=0.1)
         assert not found.parts or len(found.named) == 6

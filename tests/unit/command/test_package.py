@@ -126,7 +126,6 @@ main()
 
 
 def test_the_bare_install_measures_and_shows_text(libraries, tmp_path):
-    """Two uses without Jinja2, rich, numpy and all extras: a report of `probe --once`, and a result in a notebook."""
     config = tmp_path / "probe.yaml"
     config.write_text("canaries: {c: {target: 'scripted:Scripted'}}\n")
     arguments = ["probe", "--once", "--log-level", "error", "--config", str(config)]

@@ -65,7 +65,6 @@ def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
 
 
 def test_a_change_names_all_that_began_near_it(journal):
-    """A container restarted at once. The two runs of its first boot are too few for a separate change."""
     paths = [
         journal("a", [0.02]),
         journal("b", [0.03], count=2, torch="2.8.0"),

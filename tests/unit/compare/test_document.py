@@ -105,7 +105,9 @@ def test_golden_text(journal, tmp_path, monkeypatch):
 
 
 def test_a_bottleneck_is_named_only_for_a_change(journal):
-    """Regression: "unknown 228 %, scheduling -35 % of the change" for a shift of -3.2 % [-31.5, +36.8]."""
+    """Regression: the answer was "unknown 228 %, scheduling -35 % of the change" for a shift of -3.2 % [-31.5,
+    +36.8].
+    """
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     for name, levels, is_named in (("shaky", [0.016, 0.027], False), ("new", [0.026, 0.0261], True)):
         new = read([journal(name, levels, phases={"queue": 0.010})]).canaries["resnet18"]

@@ -163,7 +163,6 @@ def test_features_that_do_not_matter_explain_nothing(hosts, kind):
 
 
 def test_an_overlapping_feature_is_not_named():
-    """On one host, the second feature differs from the first; of two equal features, neither can be named."""
     rng = np.random.default_rng(2)
     cause = [0] * 6 + [1] * 6
     levels = [x + y for x, y in zip(cause, rng.normal(0, 0.05, 12), strict=True)]

@@ -46,7 +46,7 @@ def verdicts(answer):
 
 
 def test_milliseconds_against_seconds_are_asked_about(run, write, numbers):
-    """Regression: the result was "improved -99.9 %", with exit code 0."""
+    """Regression: for milliseconds against seconds, the result was "improved -99.9 %", with exit code 0."""
     write("s", numbers())
     write("ms", numbers(level=20))
     for line in ("compare s ms", "compare ms s"):
@@ -87,8 +87,6 @@ def test_every_format_has_each_canary_and_one_exit_code(run, journal, tmp_path):
 
 
 def test_the_command_answers_as_the_judge_does(run, write, numbers, journal):
-    """On equal numbers and starts, command and judge give equal verdicts, shifts and intervals."""
-
     def said(files):
         answer = run(f"compare {files} --json")
         return tuple(answer[name] for name in ("verdict", "shift", "low", "high"))

@@ -40,7 +40,6 @@ def also(option, files):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_journal_in_several_files_gives_the_same_verdict(answer, journal, data):
-    """The cuts may be between or within starts, and the files may be in any order."""
     sides = [Path(name).name for name in ("old", "new")]
     if not Path(sides[0]).exists():
         for name, levels, torch, output in zip(sides, LEVELS, ("2.7.0", "2.13.0"), (2.0, 3.0), strict=True):

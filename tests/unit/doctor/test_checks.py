@@ -156,7 +156,6 @@ def test_every_function_of_nvml_that_the_sampler_calls_is_tried():
 
 
 def test_each_answer_is_shown_at_once_and_whole(monkeypatch):
-    """This includes results from before a failed restart of the checks' process."""
     name = "nvmlDeviceGetCurrPcieLinkGeneration"
     abilities = [
         Ability(section="host", name="a", state="OK", found="x"),

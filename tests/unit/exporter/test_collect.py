@@ -167,7 +167,7 @@ async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_ser
 
 @cases([(1000.0, True), (1030.0, True), (5000.0, False)])
 async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since, counts, collector):
-    """Cold start and reference outputs of the start belong to the earlier server."""
+    """The start's cold start and reference outputs belong to the earlier server."""
     asked, steps = probe(watched_id="7" * 64, watched_since=since), COLD_START.family({("a", "load"): 2.0})
     body = report("one", (), [steps], started_at=1000.0, outputs={"a": (1.0, 2.0)})
     await collector.absorb(asked, body)

@@ -97,7 +97,7 @@ def test_the_origin_comes_from_labels_of_the_image():
 
 
 def test_few_of_thousands_of_names_are_reported():
-    """A container with many names must not cost other containers time."""
+    """A container with thousands of names must not cost other containers time."""
     many = {f"{number}{'x' * 200}": "" for number in range(10_000)}
     [found] = containers([listed(service="x" * 999, **many)])
     assert len(found.notes) == 8
@@ -115,7 +115,7 @@ NetworkSettings.Networks.app_default.GlobalIPv6Address
 
 
 def test_odd_entries_and_events_cost_no_other_container():
-    """Any field may be null, or have a value of a wrong type."""
+    """Any field of Docker's answer may be null, or have a value of a wrong type."""
 
     def odd(field, value):
         plain = {"Names": ["/odd"], "Labels": {"a": "b"}, "Ports": [], "Created": 1, "Mounts": []}

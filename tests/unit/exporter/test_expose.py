@@ -88,9 +88,7 @@ name = st.one_of(printable, st.text(st.sampled_from('%s\\"\n{},=')))
 
 @given(before=some_families(), now=some_families(), key=st.tuples(name, name), other=st.tuples(name, name))
 def test_the_same_bytes_as_prometheus_client_writes(before, now, key, other):
-    """Both formats, and any earlier families of this and another container, because the exporter reuses
-    unchanged parts.
-    """
+    """The exporter reuses unchanged parts, so the test draws earlier families of this and another container."""
     exposition = Exposition()
     held = [write(family, identity(other)) for family in now]
     exposition.replace(key, [write(family, identity(key)) for family in before])
@@ -175,7 +173,7 @@ def test_the_header_is_of_the_container_that_reported_last():
 
 
 def test_the_cost_of_a_container_does_not_depend_on_others():
-    """Instead of time, the test measures the number of names that are looked up."""
+    """Instead of time, the test counts the names that the exporter looks up."""
     looked_at = []
 
     class Counted(dict[Any, Any]):

@@ -129,7 +129,6 @@ def test_a_rollout_that_was_stopped_half_way_is_rolled_back_and_judged_again_if_
 
 @cases(["", "other:1", "other:2"])
 def test_siblings_that_were_restarted_or_upgraded_since_tell_what_was_before(image, judged):
-    """After a restart of the exporter, all canaries are judged again, with the same verdicts."""
     judged.take(OLD, runs(192))
     for name in "xy":
         beside = generation("x1", "other:1", name, service=name)
@@ -297,7 +296,6 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     ],
 )
 def test_findings_that_the_store_dropped_are_forgotten(container, service, canary, left, judged, monkeypatch):
-    """The store keeps one container besides the running ones, thins at each turn, and days pass after each turn."""
     monkeypatch.setattr(worker, "_THIN_SECONDS", -1.0)
     store, began, judging = open_store(None, Retention(containers=1)), time.time(), judged.judging
     monkeypatch.setattr(worker, "open_store", lambda location: store)

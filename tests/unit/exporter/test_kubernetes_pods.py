@@ -172,7 +172,6 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
 
 
 def test_an_address_belongs_to_the_newer_pod():
-    """The exporter does not know yet that the older pod has ended."""
     pods = [raw(f"{name}-1", creationTimestamp=f"2026-11-2{day}T00:00:00Z") for name, day in ("a4", "b5")]
     elsewhere = {**ENABLED, "infercanary.io/port": "9102"}  # pods on the host's network share one address
     for pair in (pods, pods[::-1]):

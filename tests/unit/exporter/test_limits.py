@@ -129,7 +129,6 @@ odd                                               | memory.max                  
 """),
 )
 def test_the_limit_of_its_own_control_group(of_process, file, limit, expected, tmp_path):
-    """The last three rows: a control group above the namespace, an unknown form, and no file."""
     path, process = tmp_path / "cgroup" / file, tmp_path / "process"
     path.parent.mkdir(parents=True)
     path.write_text(f"{limit}\n")
@@ -139,7 +138,7 @@ def test_the_limit_of_its_own_control_group(of_process, file, limit, expected, t
 
 
 async def test_the_largest_probe_stays_within_its_reserved_memory():
-    """A probe uses up to two thirds of it. The rest is its share of ``/metrics``, of answers and of the queue."""
+    """A probe uses up to two thirds of its reserved memory. The rest is for ``/metrics``, answers and the queue."""
     collector = collecting(Judging(None, queue_bytes=0))
     collector.shares.shown.total = 1
 

@@ -49,7 +49,7 @@ def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
 async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_thread(
     monkeypatch,
 ):
-    """A probe may send 10,000 profiles at each poll."""
+    """A probe may send 10,000 profiles in the answer to each poll."""
     threads = []
 
     def seen(one):

@@ -109,7 +109,6 @@ async def host(monkeypatch):
 
 
 async def test_containers_share_what_docker_found(host, monkeypatch):
-    """A container from the config has no known host."""
     elsewhere = Container(service="s", name="listed", url="http://127.0.0.1:9")
     host.follow("abc")
     host.collector.follow([*(probe.container for probe in host.collector.probes.values()), elsewhere])
@@ -282,7 +281,7 @@ def test_a_new_neighbour_on_the_gpu_is_a_change(before, after, count):
 
 
 async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host):
-    """The image's name from Docker has half a surrogate pair, which cannot be encoded."""
+    """The fault is an image name from Docker with half a surrogate pair, which cannot be encoded."""
     host.follow("a", image="\ud800")
     broken = host.probe("a").container
     host.follow("b")

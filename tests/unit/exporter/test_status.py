@@ -97,7 +97,6 @@ def test_a_label_without_enable_is_a_card_and_no_alert():
 
 @cases(["card", "state_of"])
 def test_a_fault_with_one_card_costs_no_other(where, monkeypatch):
-    """No partial card appears, and the exporter logs the fault."""
     whole = getattr(status, where)
 
     def broken(probe, *others):

@@ -214,7 +214,6 @@ def test_a_verdict(data, seed, kind):
 
 @cases(range(5, 9))
 def test_a_verdict_on_the_first_runs_beside_siblings_that_feel_the_same_host(runs):
-    """The judge can subtract host slowdown from the old image's starts, but the new image has too few runs."""
     rng = random.Random(1)
     host = [rng.lognormvariate(0, 0.3) for _ in range(512)]
 

@@ -207,7 +207,7 @@ def test_by_what_those_that_stay_differ_is_not_smaller_for_many_restarts(stay, m
 
 
 def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did():
-    """The size of the shifts counts: two shifts in opposite directions do not cancel."""
+    """Two shifts in opposite directions must not cancel: only their sizes count."""
     rng = np.random.default_rng(1)
 
     def error(*factors):
@@ -219,8 +219,7 @@ def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_d
     assert error(1.2, 1 / 1.2, 1.0) > 1.1 * error(1.0, 1.0, 1.0)
 
 
-# # Concurrent runs
-# --------------------------------------------------------------------------------------------------
+# Concurrent runs -------------------------------------------------------------------------------------------------
 
 
 def test_a_few_new_starts_are_never_enough_for_equivalent():
@@ -242,7 +241,7 @@ def test_the_runs_of_the_same_minutes_are_those_of_every_class_of_hardware_or_of
 
 
 def test_a_new_start_counts_as_long_as_an_old_one_ran_beside_it():
-    """In a rolling update, pulls and model loads slow the host."""
+    """In a rolling update, image pulls and model loads slow the host."""
     # The replicas run during 70 %, 100 % and 80 % of the new start's runs. Three quarters are enough for a
     # baseline.
     stays = [made(name, 8000.0, runs) for name, runs in (("r0", 227), ("r1", 240), ("r2", 231))]
@@ -296,7 +295,6 @@ def test_the_judge_waits_for_runs_of_the_same_minutes():
 
 
 def test_the_runs_after_a_look_do_not_change_it():
-    """Runs of replicas hours later are no part of a shift."""
     starts = [*earlier(3, 300, host=0.05), new(runs=200, host=0.05)]
     early, late = (judge(each, looks=(8, 24)) for each in ([s.until(UPGRADE + 235) for s in starts], starts))
     assert early.state == late.state == "equivalent"
@@ -323,7 +321,7 @@ def test_comparison_with_16_of_a_hundred_staying_replicas():
 
 
 def test_replicas_that_started_after_the_upgrade_take_the_place_of_none_that_was_there_before():
-    """They have many runs in the period but none before, so the judge cannot compare them."""
+    """Replicas that started after the upgrade have no runs before it, so the judge cannot compare them."""
     upgraded = {f"r{i}" for i in range(3)}
     before = [s.until(UPGRADE) if s.generation.container in upgraded else s for s in earlier(11, host=0.1)]
     after = [new(f"r{i}", after=0.1 * i, host=0.1) for i in range(3)]

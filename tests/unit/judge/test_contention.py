@@ -48,7 +48,6 @@ def runs_of(ms, runs, waits=0.0, seed=1, *, share=0.0, noise=0.01):
 @cases([("1", 1, True), ("4", 1, False), ("1", 3, False)]
 )  # fmt: skip
 def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, known, is_unwaited):
-    """The change is not called if several threads wait, or if the wait is known for few runs only."""
     new = [(m, w if i % known == 0 else None) for i, (m, w) in enumerate(runs_of(90, 48))]
     # A start that ended before its first run has no effect.
     found = judge(start("old", 0, BASELINE, threads), start("new", 1, []), start("new", 2, new, threads))
@@ -62,7 +61,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline(threads, k
 @pytest.mark.parametrize("runs", [12, 192])
 @pytest.mark.parametrize("waits", [0.0, 40.0, 150.0])
 def test_the_same_work_is_never_called(runs, waits):
-    """The same holds if a wait leaves the caches cold, which costs another tenth of the wait."""
+    """A wait that leaves the caches cold costs another tenth of the wait; even then, the judge calls no change."""
     for seed in range(5):
         points = [(m + 0.1 * (w or 0.0), w) for m, w in runs_of(44, runs, waits, seed)]
         assert judge(start("old", 0, BASELINE), start("new", 1, points)).state not in (
@@ -73,7 +72,9 @@ def test_the_same_work_is_never_called(runs, waits):
 
 @cases(range(3))
 def test_waiting_that_is_not_what_makes_the_runs_scatter_stays_in(seed):
-    """Without the wait, the runs keep more than half of their scatter, so a subtraction would hide their variation."""
+    """Without the CPU wait, the runs keep more than half of their scatter, so a subtraction would hide their
+    variation.
+    """
     old = runs_of(44, 60, 12, seed, noise=0.09)
     new = runs_of(44 * 1.3, 8, 12, seed + 99, noise=0.09)
     found = judge(start("old", 0, old), start("new", 1, new))

@@ -131,7 +131,9 @@ def test_a_clock_that_is_set_leaves_the_baseline(by):
 
 
 def test_drift_of_controls_or_of_two_siblings_is_the_hosts():
-    """A single sibling may have changed by itself, or lie. Without other evidence, the cause is unknown."""
+    """A single sibling may have changed by itself, or report false values. Without other evidence, the cause is
+    unknown.
+    """
     hot = step(1.1, 3)
     blind, one, other = (
         start(4, hot, controls={}, seed=n, service=name) for n, name in enumerate(("s", "x", "y"))
@@ -151,7 +153,6 @@ LEVELS = """
 
 @cases(typed(LEVELS))
 def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift):
-    """Restarts do not explain a drift within starts, even if few restarts are known. None means a creep."""
     starts = [
         start(3, lambda day, x=x: 1 + 0.15 * max(0.0, day % 3 - 1) if x is None else x, begin=3.0 * n)
         for n, x in enumerate(levels)
@@ -161,8 +162,6 @@ def test_a_restart_does_not_excuse_what_drifts_before_or_after_it(levels, shift)
 
 
 def test_a_drifts_operators_are_those_that_grew_since_the_first_day():
-    """A start's profiles are from the first day or from after the onset, depending on their time."""
-
     def taken(at, seconds):
         row = ProfileRow("aten::conv2d", "aten::conv2d", "cpu", "", 1.0, (seconds - 0.002,) * 5)
         return pack(Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (row,)))

@@ -236,7 +236,7 @@ def test_a_look_at_the_latency_renews_the_spread_and_keeps_the_other_measures():
 
 
 def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
-    """Control for the rows above: without controls or siblings, the judge calls a change for the same neighbour."""
+    """Control for the table above: without controls or siblings, the judge calls a change for the same neighbour."""
     starts = shaken(1.0, "since")
     assert spread_of([changed(s, controls={}) for s in starts], 192).state == "regressed"
     flipped = {"controls_made_of": "CPython 3.12.1"}
@@ -245,8 +245,8 @@ def test_a_neighbour_that_stays_is_called_where_nothing_else_shows_it():
 
 
 def test_a_users_numbers_hold_for_the_spread():
-    """With fewer looks there is still a verdict, and a higher rate of false calls applies to latency but not to
-    spread.
+    """With fewer looks, the judge still gives a verdict. A higher rate of false calls applies to latency, but
+    not to spread.
     """
     assert Measures(LIVE.but(looks=(6, 12, 24, 36))).judge(shaken(2.0))[SPREAD.name].state == "regressed"
     usual, bold = (

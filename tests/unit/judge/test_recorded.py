@@ -80,7 +80,6 @@ def test_a_second_rollout_is_called_and_its_size_is_known():
 
 @cases([("neighbour_gone", 20), ("second_rollout", 10)])
 def test_neither_a_call_nor_its_cause_flips(stack, calls):
-    """The test judges at each number of runs of the new image's starts."""
     services = recorded.starts(stack)
     starts = [*map(as_reported_since, services["classify"])]
     upgrade = select(starts).upgrade

@@ -63,7 +63,6 @@ def test_restart_variance_is_learned_with_the_prior_and_without():
 
 
 def test_a_drift_is_no_restart():
-    """Some starts agree in their first runs but not in their last runs; with others, only the last runs agree."""
     apart = [[*start(f"a:{n}*260", 1 + 0.05 * n).samples] for n in range(4)]
     alike = [start(f"a:{n * 6000}*260") for n in range(4)]
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]

@@ -110,7 +110,9 @@ def test_a_change_that_was_called_stays_while_its_interval_shows_it(verdicts, ex
 
 
 def test_a_call_of_the_live_judge_stays_while_the_interval_shows_it():
-    """+8 % in the first runs, +4.5 % later. A later look alone is unconfirmed, but an alert must not come and go."""
+    """The shift is +8 % in the first runs, +4.5 % later. A later look alone is unconfirmed, but an alert must
+    not flap.
+    """
     stayed = 0
     for seed in range(8):
         *old, new = service(seed, 1, 192, slower=0.045, sd=0.002)
@@ -170,7 +172,6 @@ def test_the_latest_starts_are_the_baseline(history):
 
 
 def test_a_cause_that_a_look_contradicts_is_unknown_until_the_next_one_agrees():
-    """The host is slower only in the first minutes; the rest of the shift is the image's."""
     old, at = [start(at=HOUR * hour) for hour in range(4)], 5 * HOUR
     new = start("a", "new", at, 0.028, 192, control=since(at + 100, 1 / 1.4, 0.0014))
     found = [judge([*old, new.first(runs)], looks=(5, 96, 192)) for runs in (5, 96, 192)]

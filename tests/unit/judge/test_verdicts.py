@@ -258,7 +258,6 @@ def test_parts_add_up_to_the_shift_and_none_exceeds_it(factor, control, felt, wa
 
 @cases([(1.15, 1.0, "host"), (1.0, 1.15, "image")])
 def test_slow_siblings_long_after_the_judged_runs_do_not_count(meanwhile, later, cause):
-    """One neighbour comes with the upgrade and leaves again; the other neighbour comes hours later."""
     end = NEW + 600
 
     def felt(time):

@@ -84,7 +84,6 @@ def test_nothing_is_drawn_without_values(kind, values):
 
 
 def test_a_style_loads_nothing():
-    """tests/golden/pages has the rest of a report."""
     assert not re.search(r"src=|@import|url\(|<link|<script", STYLE)
 
 

@@ -100,7 +100,6 @@ def test_a_server_without_a_python_for_the_probe_runs_without_a_probe(image):
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("search_path", [{}, {"PYTHONPATH": "", "LC_CTYPE": "C"}, {"PYTHONPATH": "/srv/lib"}])
 def test_the_probes_packages_are_first_and_the_server_gets_its_own_variables(image, shell, search_path):
-    """In place of the probe, a program prints its search path and becomes the server: `env`."""
     (image / "infercanary/choose.py").write_text(f"print('{HERE}')")
     launcher = image / "infercanary/probe/bin/infercanary"
     launcher.parent.mkdir(parents=True)

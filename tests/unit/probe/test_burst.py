@@ -65,7 +65,6 @@ costs = st.floats(0.0005, 3.0)
 
 @given(costs, costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2), st.floats(10.0, 3000.0))
 def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, after, interval, cap, change):
-    """The cost of a run changes at some time."""
     made = list(runs(lambda now: before if now < change else after, interval=interval, cap=cap))
     one = max(before, after)
     busy = 0.0
@@ -112,7 +111,6 @@ def test_runs_come_often_and_then_rarely_until_that_is_paid_back(before, cost, c
 
 
 def test_it_pauses_while_requests_wait_and_can_be_switched_off():
-    """While a server's pool is busy, runs have their steady interval. The burst continues later."""
     burst = Burst(0.01, 0.0)
     found = [(*burst.plan(0.02, 10.0, now, now == 20.0), burst.is_on) for now in (10.0, 20.0, 80.0)]
     assert found == [(2.0, 0.04, True), (10.0, 0.01, False), (2.0, 0.04, True)]

@@ -216,7 +216,6 @@ GARBAGE = (
 @pytest.mark.parametrize(("own", "files"), [("0::/", V2), (OWN_V1, V1)])
 @pytest.mark.parametrize("is_cpuset", [False, True])
 def test_garbage_leaves_metrics_out_and_never_fails(tmp_path, content, own, files, is_cpuset):
-    """Files of the own cgroup are garbage, or folders, which cannot be read. The other files still count."""
     root, proc = tmp_path / "sys", tmp_path / "proc"
     tree(proc, parsed(f"cgroup = {own}"))
     tree(root, parsed(files) | ({"cgroup.controllers": ""} if files == V2 else {}))

@@ -56,7 +56,7 @@ def code():
 @each
 @each_kind
 def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
-    """Filling the buffers allocates no second buffer in Python."""
+    """Filling a control's buffers allocates no second buffer in Python."""
     control = cpu_controls(made_of)[name]
 
     def left():
@@ -194,7 +194,7 @@ def installed(*commands):
 
 
 def test_a_gpu_that_hangs_leaves_the_cpus_controls(monkeypatch, caplog):
-    """The CPU's controls tell whether the host caused the hang."""
+    """The CPU's controls must stay, because they tell whether the host caused the hang."""
     hang, tally = threading.Event(), Tally()
     measured = Controls(tally)
     measured.measure("cpu")  # opening may take longer than the short deadline below

@@ -123,7 +123,6 @@ def test_a_busy_thread_of_the_own_process_crowds_it():
 
 @pytest.mark.parametrize("phase", ["wait", "compute"])
 def test_cpu_wait_inside_is_unknown_for_another_container(tmp_path, monkeypatch, phase):
-    """Two cases: a canary calls a server, which may be in another container; a process is in no container."""
     monkeypatch.setattr(cgroup, "_PROC", tmp_path)
     container = Container() if phase == "wait" else ContainerCpu()
     with busy_process():

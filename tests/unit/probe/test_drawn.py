@@ -81,7 +81,6 @@ def test_torchs_normal_numbers_are_those_of_one_draw(dtype):
 
 @pytest.mark.parametrize(("size", "first"), [(5, -0.601393), (65_537, -0.817334)])
 def test_torchs_normal_numbers_hardly_change(size, first):
-    """The test above shows that all other numbers follow."""
     assert torch_model.drawn(torch, TensorSpec((size,)), 3, 7)[0] == pytest.approx(first, abs=2e-6)
 
 
@@ -131,7 +130,7 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
 def test_an_input_takes_its_own_size_while_it_is_drawn(engine):
-    """Peak memory of a process (VmHWM) while it draws an input of 8 MiB, minus the memory before."""
+    """The test measures the peak memory of a process (VmHWM) while it draws an input of 8 MiB."""
     # Otherwise glibc raises its mmap threshold after a freed input, and may keep the memory for the next
     # input: mallopt(3).
     peaks = json.loads(printed(PEAKS, engine, MALLOC_MMAP_THRESHOLD_="131072"))

@@ -58,7 +58,7 @@ def served(monkeypatch):
     ids=["idle", "half", "as long as a repeat", "longer"],
 )
 def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(served, request_seconds, times):
-    """Requests also wait for the repeats. Waiting for a turn is not busy time. A failed run costs as much."""
+    """Requests also wait for the canary's repeats. Waiting for a turn is not busy time. A failed run costs as much."""
     canary, server, target = served
     server.request = request_seconds
     for _ in range(5):  # the plan uses the last runs

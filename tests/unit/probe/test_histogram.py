@@ -12,7 +12,7 @@ from infercanary.probe.histogram import Tally
 
 @given(st.lists(st.one_of(st.sampled_from(LADDER), st.floats(0, 200)), max_size=50))
 def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds):
-    """An upper bound is inclusive, like ``le`` in Prometheus."""
+    """A bucket's upper bound is inclusive, like ``le`` in Prometheus."""
     tally, metric = Tally(), Metric("infercanary_seconds", "histogram", "H.")
     for each in seconds:
         tally.observe(metric, each)

@@ -239,7 +239,7 @@ def test_each_canary_has_components_of_its_own(identity, found):
 
 @pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
 def test_the_end_of_a_long_path_distinguishes_models(letter):
-    """The environment keeps only the beginning of a long value."""
+    """The environment keeps only the beginning of a long path."""
 
     def shown(identity):
         return fingerprint(components("own", Known(version=identity)))["model:own"]

@@ -320,7 +320,6 @@ print(json.dumps(found))
 
 
 def test_a_process_that_may_have_no_more_goes_on():
-    """A real limit (RLIMIT_AS), and an allocation that really fails."""
     found = json.loads(printed(LIMITED))
     detail, [shown] = found.pop("detail"), found.pop("shown")
     assert detail.startswith("out of memory (host): ")

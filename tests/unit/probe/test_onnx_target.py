@@ -142,7 +142,6 @@ for target in kept:
 
 
 def test_the_threads_that_are_reported_are_those_that_there_are():
-    """Compares the default, counted from the host's cores, with the threads that ONNX Runtime really starts."""
     (_, one), *others = ([int(word) for word in line.split()] for line in printed(THREADS).splitlines())
     assert one == 1, "one thread means the calling thread; the first session may start its own threads"
     assert all(started == count - 1 for started, count in others)

@@ -44,7 +44,6 @@ def test_outside_of_a_container_it_shows_its_own_memory_alone(monkeypatch):
 
 
 def test_other_processes_are_summed_by_command(tmp_path, monkeypatch):
-    """Only a limited number of commands is named."""
     monkeypatch.setattr(processes, "COMMANDS", 100_000)
     of, others = ProcessSampler(), ProcessSampler()
     before, known = sampled(of), len(sampled(others)[CPU])
@@ -86,7 +85,6 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch):
 
 @pytest.mark.root
 def test_in_a_container_the_others_are_those_of_the_container():
-    """The PID namespace is like that of a container: process 1 and a worker."""
     script = (
         "from infercanary.probe.samplers.processes import ProcessSampler\n"
         "for f in ProcessSampler().sample(): print(f.name, *(p.labels for p in f.points))\n"

@@ -34,7 +34,6 @@ def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(bat
 
 @given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 12), st.integers(1, 5), st.integers(0, 3))
 def test_page_by_page_each_run_comes_once(older, old, own, most, between):
-    """Runs of earlier probes come first, and new runs may come between pages."""
     earlier = [(boot, n) for boot, count in (("older", older), ("old", old)) for n in range(1, count + 1)]
     ring = RunBuffer("new", 100, [run(n, boot) for boot, n in earlier])
     ring.extend(map(run, range(1, own + 1)))

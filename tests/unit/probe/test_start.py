@@ -17,7 +17,7 @@ PRINT = "from infercanary.probe.start import in_container, since_start; print(in
     ("own", "first", "seconds"), [(88.0, 90.0, 90.0), (5.0, 9e5, None), (0.0, -0.004, 0.0)]
 )
 def test_a_cold_start_is_the_containers(own, first, seconds):
-    """Seconds since the container's first process, but not after a restart days later. Kernel ticks are 10 ms."""
+    """The result is the time since the container's first process, but not after a restart days later."""
     assert of_container(own, first) == seconds
 
 
@@ -44,7 +44,6 @@ def test_outside_of_a_container_it_is_since_the_process_started():
 
 @pytest.mark.root
 def test_in_a_container_it_is_since_its_first_process_started():
-    """The shell is the first process, and starts the probe half a second later."""
     contained, seconds = found(in_a_pid_namespace('sleep 0.5; "$0" -c "$1"; :', PRINT))
     assert contained
     assert 0.5 <= seconds < 60

@@ -28,8 +28,7 @@ from infercanary.probe.watcher import Memory
 from tests.scenarios import mistakes, refused, typed
 from tests.targets import Scripted, opened, points
 
-# # Schedule, and share of the cap
-# -----------------------------------------------------------------------------------
+# Schedule, and share of the cap -----------------------------------------------------------------------------------
 
 _SWEEPS = st.lists(st.tuples(st.floats(0.1, 600), st.floats(1, 604_800)), min_size=1, max_size=6)
 
@@ -91,7 +90,6 @@ MISTAKES = """
 
 @pytest.mark.parametrize(("given", "words"), mistakes(MISTAKES))
 def test_a_sweep_that_cannot_be_meant_is_one_line(given, words):
-    """The mistake may be in a file, or in code if the type permits it."""
     with refused(["sweep: ", *words]):
         convert(given, Sweep, "sweep")
     if "batch" not in given:
@@ -358,7 +356,7 @@ def test_a_busy_device_puts_the_sweep_off(swept):
 
 
 def test_a_canary_that_fails_is_not_swept_and_its_failed_runs_take_no_throughput(swept):
-    """Nothing would ever judge the throughput of such a run."""
+    """A failed run reports no throughput, because the judge would never use this value."""
     target = Sized()
     one = swept(target, batches=(1,), seconds=0.2)
     rounds = one.rounds()

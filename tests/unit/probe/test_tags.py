@@ -171,7 +171,6 @@ def test_the_state_of_the_canaries_gives_tags():
 
 @pytest.mark.parametrize("row", [row for row, _ in rows(BY_METRIC)])
 def test_a_metric_that_is_missing_gives_no_tag(row):
-    """A sampler may fail at any time: in all samples, only before the run, or only after the run."""
     run = window(row)
     for metric in {*run.before, *run.after}:
         without = {
@@ -254,7 +253,7 @@ WAITS = """
 
 @pytest.mark.parametrize(("throttled", "waits", "crowds", "queued", "waited", "crowded"), typed(WAITS))
 def test_waiting_is_known_where_no_quota_can_have_made_it(throttled, waits, crowds, queued, waited, crowded):
-    """Otherwise, a slow model that reaches its quota in each run could never be compared without its neighbours."""
+    """Otherwise, a slow model that reaches its CPU quota in each run could never be compared without its neighbours."""
     run = window(f"throttled=1>{1 + throttled}")
     assert run.waited is None, "a run without repeats has no CPU wait"
     done = run.done._replace(

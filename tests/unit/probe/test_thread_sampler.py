@@ -195,7 +195,7 @@ def test_counters_keep_the_share_of_threads_that_ended(simulated, monkeypatch):
 
 
 def test_a_sample_reads_some_of_many_threads_and_later_ones_the_others(simulated, monkeypatch):
-    """No count is lost, but some counts are late; new threads come first."""
+    """Each change is counted, but some are counted late; new threads come first."""
     monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
     sampler = ThreadSampler()
     for threads, moves in (
@@ -297,7 +297,6 @@ PLACES = """
 
 @pytest.mark.parametrize("row", PLACES.strip().splitlines())
 def test_the_known_part_of_a_canarys_place_is_shown(row):
-    """The CPU is compared with the node of the canary's GPU, or with all nodes if its GPU is unknown."""
     cpus, cpu, gpus, nodes, *expected = row.split()
     place = Place(
         None if cpus == "?" else frozenset(map(int, cpus.split(","))), None if cpu == "?" else int(cpu),

@@ -112,7 +112,7 @@ def test_a_line_says_place_need_room_whose_and_fix(container):
 
 
 def test_a_device_is_asked_for_with_a_context_and_bound(container, monkeypatch):
-    """Without a driver here, no process has a context."""
+    """Without a driver on this machine, no process has a CUDA context."""
     left = CONTEXT + CONTROLS + 2 * MIB
     used = {1: (80 * GIB - int(0.02 * 80 * GIB) - left, 80 * GIB)}
     monkeypatch.setattr(memory, "device_memory", lambda number: used.get(number))
@@ -142,7 +142,6 @@ def test_the_probe_answers_its_targets():
 def test_work_without_memory_waits_longer_each_time_and_then_continues(
     container, monkeypatch, caplog, is_opening
 ):
-    """Two kinds of work: a canary that must open, or rounds of an open canary, which start with shorter waits."""
     target, tally, now = (
         Scripted(needs=[Need("inputs[0]", 200 * MIB, "[9] int8", "give less")]),
         Tally(),
@@ -458,7 +457,6 @@ def swept(target, host, sweep, tally):
 
 
 def test_a_sweep_stops_before_the_point_that_does_not_fit(tmp_path, caplog, monkeypatch):
-    """Real memory, and a simulated control group with 436 MiB of room."""
     container, trims = Container(tmp_path), list[str]()
     container.set(100, 500)
     monkeypatch.setattr("infercanary.probe.sweep.trim", lambda: trims.append("trimmed"))

@@ -98,7 +98,7 @@ def test_a_row_that_cannot_be_read_costs_no_other_and_stops_nothing(statement, l
 
 
 def test_a_file_or_its_log_that_was_removed_is_an_error_and_the_next_write_begins_anew(path):
-    """A store that closes writes the log's content into the file."""
+    """A store that closes writes the content of its log into the file."""
     copy = path.with_name("copy")  # copied like the files after a crash
     with closing(open_store(path)) as store:
         assert store.take(generation(container="new"), RUNS[:15]) == 15

@@ -128,7 +128,7 @@ def test_a_service_has_one_holder_until_its_lease_ends(server):
 
 @cases([False, True])
 def test_one_that_slept_writes_nothing(has_same_name, server):
-    """The fencing token distinguishes it from a later process with the same name."""
+    """The fencing token distinguishes a process that slept from a later process with the same name."""
     slept, awake, reader = server.fleets
     if has_same_name:
         awake.holder = slept.holder

@@ -29,7 +29,6 @@ def take(store, container, boot, image, begin, end, slower_at):
 
 
 def test_replicas_that_stay_show_what_the_host_did_also_days_after_an_upgrade(in_memory):
-    """The host slows down at the moment of the upgrade. Days later, a replica restarts, and the judge looks again."""
     store, upgrade = in_memory(None), 2 * DAY
     again, end = upgrade + 4 * DAY, upgrade + 4 * DAY + HOUR_SECONDS / 2
     take(store, "a", "a-1", "old", 0, upgrade, upgrade)

@@ -112,7 +112,7 @@ def test_starts_of_a_container_since_a_moment_that_fit(limits, found, store):
 
 
 def test_the_data_that_a_judgement_reads_is_limited(store):
-    """Starts share the bytes equally. If a start exceeds its share, only its first and last runs are read."""
+    """Starts share the limit equally. If a start exceeds its share, only its first and last runs are read."""
     large = {f"phase-{number}": 0.1 for number in range(150)}
     store.take(
         generation("a"), [sample(number, phases=large if number > 100 else {}) for number in range(1, 1_001)]
@@ -198,7 +198,6 @@ def test_a_report_that_cannot_be_kept_costs_only_itself(store):
 
 
 def test_last_runs_on_a_host(store):
-    """The answer omits containers on another host, and containers that neither Docker nor Kubernetes found."""
     for name, host, image in (("a", "one", "sha256:1"), ("b", "two", "sha256:1"), ("static", "one", "")):
         start = generation(service=name, container=name, host=host, image_id=image)
         store.take(start, samples(1, 4))
@@ -301,7 +300,6 @@ def test_a_block_is_the_median_of_its_runs():
 
 
 def test_weeks_of_one_image(in_memory):
-    """Default limits, and a run every 10 s."""
     store, day, sizes = in_memory(None), int(DAY / 10), []
     for number in range(11):
         simulate(store, range(number * day, (number + 1) * day), step=720)
@@ -385,7 +383,6 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store):
     st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
 )
 def test_whatever_a_container_goes_through(in_memory, starts, seconds, steps):
-    """For any upgrades, rollbacks, restarts and clocks that jump, the store keeps the promised rows."""
     store, clock = in_memory(SMALL), T
     history = []
     for number, (image, length) in enumerate(starts):
