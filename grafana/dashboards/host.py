@@ -73,7 +73,7 @@ def _first_screen() -> list[Panel]:
             "Change of the reference work's time since before the last upgrade (mean of the replicas): 0 is no "
             "change. Reference work is the same in every image.",
             "cpu_spin and gpu_fma depend on the clock. memory_copy, gpu_copy, gpu_transfer and page_io depend on "
-            "memory, bus and kernel, which a neighbour may use too.",
+            "memory, bus and kernel, which a neighbour may also use.",
             "percentunit",
             (f"avg by (control) ({work})", "{{control}}"),
             centred=True,
@@ -200,7 +200,7 @@ def _affinity() -> Panel:
     return rows(
         About(
             "Thread affinity",
-            "CPUs on which the process may run, and how many of them another container may use too; threads that "
+            "CPUs on which the process may run, and how many of them another container may also use; threads that "
             "are pinned "
             "to some of them; threads that last ran off the GPU's NUMA node. Over five minutes: moves to another CPU, "
             "preemptions by other threads, and the mean number of threads that wait for a CPU.",

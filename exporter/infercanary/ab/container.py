@@ -115,7 +115,7 @@ class Container:
         try:
             state = self._client.inspect_container(self._name).get("State") or {}
         except UNREACHED as error:
-            return f"the container or Docker is gone ({one_line(error)})"
+            return f"the container no longer exists, or Docker does not answer ({one_line(error)})"
         if state.get("Running"):
             return ""
         if state.get("OOMKilled"):

@@ -25,7 +25,8 @@ from infercanary.contract.text import printable
 from infercanary.judge.identity import Digests
 
 LABEL = "infercanary.ab"
-"""Label of every container of an experiment. Its value is a Unix time after which the experiment is certainly over."""
+"""Label of every container of an experiment. The label's value is a Unix time after the latest end of the experiment.
+"""
 
 UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 """Errors of requests to Docker."""

@@ -169,7 +169,7 @@ def _pooled(pairs: Sequence[Shift], log: float, between: float, df: float) -> Sh
 
 
 def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
-    """Return the confidence of the interval at each look, so that the error over all looks is ``error``.
+    """Return the confidence of the interval at each look. The error over all looks together is ``error``.
 
     The error is spent by Lan and DeMets' function for a constant boundary ("Discrete Sequential Boundaries for
     Clinical Trials", 1983): alpha ln(1 + (e - 1) t), where t is the share of the pairs. Each look spends the increase
@@ -180,7 +180,7 @@ def levels(looks: Sequence[int], error: float) -> Mapping[int, float]:
         looks: Number of pairs at each look, in ascending order.
         error: Accepted share of experiments with a wrong verdict.
     """
-    error = round(error, 12)  # rounds 0.05000000000000004 to 0.05
+    error = round(error, 12)  # rounding turns 0.05000000000000004 into 0.05
     spent = [error * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
     return {n: 1 - (now - before) for n, (before, now) in zip(looks, pairwise(spent), strict=True)}
 

@@ -47,7 +47,7 @@ class Host:
                     stdin=settings,
                     stdout=subprocess.DEVNULL,
                     stderr=self._log,
-                    # A separate group, so that Ctrl-C reaches only the experiment, which then ends all processes of
+                    # Ctrl-C does not reach the probe in its own group. The experiment then ends all processes of
                     # this group.
                     start_new_session=True,
                     preexec_fn=partial(os.sched_setaffinity, 0, side.cpuset) if side.cpuset else None,  # noqa: PLW1509 - no other thread runs

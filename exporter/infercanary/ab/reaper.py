@@ -40,7 +40,7 @@ class Reaper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipe, so that the reaper removes remaining containers and processes."""
+        """Close the pipe. The reaper then removes remaining containers and processes."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.communicate(timeout=_JOIN_SECONDS)
 

@@ -46,7 +46,7 @@ class OutOfTime(Exception):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of an experiment. ``mean`` and ``sd`` are those of the counted runs, in seconds."""
+    """One side of an experiment. ``mean`` and ``sd`` are computed from the counted runs, in seconds."""
 
     name: str
     host: str = ""
@@ -160,7 +160,7 @@ class TurnReader:
         self._good = 0
 
     def take(self) -> Turn:
-        """Run the turn, and return its result. The arm is always ended.
+        """Run the turn, and return its result. The arm's start ends in any case.
 
         Raises:
             StartFailed: The start gave no runs.

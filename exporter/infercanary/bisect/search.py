@@ -1,7 +1,7 @@
 """Search for the guilty component: proposes the next experiment from the outcomes so far, or decides. Pure functions.
 
-- **A mixture** has some components of B, and the others of A. Its share is its shift from A divided by the total shift
-  (both as logarithms): with share 0 it behaves like A, with share 1 like B.
+- **A mixture** has some components of B, and the others of A. The mixture's share is the shift from A to the mixture
+  divided by the total shift (both as logarithms). With share 0 the mixture behaves like A, with share 1 like B.
 - **Delta debugging** (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002): of two
   mixtures, one nearer to A and one nearer to B, halve the difference until one component is left. This component moves
   a mixture across the middle, so it matters.

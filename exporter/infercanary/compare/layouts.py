@@ -126,7 +126,7 @@ def _hyperfine(row: Row) -> Row:
 
 
 def _serving(row: Row) -> Row:
-    # A failed request has neither tokens nor a length; some versions also leave its error empty.
+    # A failed request has no tokens and no length. Some versions also leave the error empty.
     error = row["error"] or ("" if row["ttfts"] or row["length"] else "no token")
     shaped, gaps = {"error": error, "ttfts": row["ttfts"]}, row["itls"]
     if isinstance(gaps, list) and gaps and not error:

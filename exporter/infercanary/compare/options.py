@@ -134,7 +134,7 @@ def output(*forms: str) -> Callable[[F], F]:
 
 def _written(name: str, content: str) -> Callable[[F], F]:
     return click.option(
-        name, default="", callback=writable, metavar="FILE", help=f"Write {content} to FILE too."
+        name, default="", callback=writable, metavar="FILE", help=f"Also write {content} to FILE."
     )
 
 

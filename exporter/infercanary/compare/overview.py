@@ -98,7 +98,7 @@ def overview(
         hosts: Locations of stores, by host.
         canary: Pattern (fnmatch) of canary names.
         service: Pattern of service names.
-        given_prices: Prices of an hour, as in ``--price``; hosts of recorded benchmarks are known, too.
+        given_prices: Prices of an hour, as in ``--price``. Hosts of recorded benchmarks are also known.
 
     Raises:
         UsageError: A store cannot be read, or a price is wrong.

@@ -27,7 +27,7 @@ class Processes:
         self._temporary.cleanup()
 
     def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
-        """Start a child in its own process group, so that Ctrl-C in a terminal does not reach the child.
+        """Start a child in its own process group, which Ctrl-C in a terminal does not reach.
 
         Args:
             name: Name for messages; the child's log is ``NAME.log``.

@@ -159,7 +159,7 @@ class Exposition:
         size = 0
         for name in sorted(self._families):
             family = self._families.get(name)
-            if family is None:  # the family's last container may have been removed meanwhile
+            if family is None:  # meanwhile, the family may have lost its last container
                 continue
             layout = family.layout
             header = layout.openmetrics_header if in_openmetrics else layout.header

@@ -81,7 +81,7 @@ WAITING = Metric(
     "gauge",
     "Share of the canary's latency over 10 minutes that was CPU wait caused by other processes on the host.",
     ("canary",),
-    reading="A large share is an alert: requests wait, too. CPU wait caused by the container or its quota does "
+    reading="A large share is an alert: requests also wait. CPU wait caused by the container or its quota does "
     "not count.",
 )
 METRICS = (
@@ -168,7 +168,7 @@ class PolledProbe:
     def start_id(self, boot_id: str) -> str:
         """Return the id by which the judge distinguishes starts.
 
-        This is the boot id; with a sidecar, the watched container's id is appended. So a new server is a new start,
+        The id is the boot id. With a sidecar, the watched container's id is appended. So a new server is a new start,
         even with the same process of the probe.
 
         Args:

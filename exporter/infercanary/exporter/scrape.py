@@ -32,7 +32,7 @@ async def send(request: web.Request, parts: Iterable[bytes], content_type: str) 
     aiohttp would compress each block in a thread, but waiting for a thread takes longer than igzip's compression.
 
     Args:
-        request: Only its headers and its method are read.
+        request: Only headers and method are read.
         parts: Parts of the body. Each part is made just before it is sent.
         content_type: Content type of the answer.
 

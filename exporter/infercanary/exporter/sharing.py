@@ -18,7 +18,7 @@ from infercanary.exporter.report_facts import SeenGpu
 SHARED = Metric(
     "infercanary_container_shared_cpus",
     "gauge",
-    "CPUs of the container's cpuset that another monitored container may use too; without cpusets, all CPUs of the "
+    "CPUs of the container's cpuset that another monitored container may also use; without cpusets, all CPUs of the "
     "host.",
     reading="0: no CPU is shared. Above 0, a neighbour may slow the container: pin both with `--cpuset-cpus`.",
 )

@@ -45,7 +45,7 @@ class Watch:
 
         Args:
             name: Value of the metric's label ``worker``.
-            work: Returns when the exporter stops.
+            work: Function of the thread, which returns when the exporter stops.
         """
 
         def run() -> None:

@@ -48,7 +48,7 @@ class Alignment:
         """
         after = [start for start in after if any(old.is_comparable(start.hardware) for old in before)]
         known_first = sorted((start.hardware for start in after), key=lambda hardware: hardware.count(""))
-        # A start on unknown hardware joins the first hardware class, so that no baseline is used in two classes.
+        # A start on unknown hardware joins only the first hardware class, because a baseline belongs to one class.
         classes = grouped(after, lambda start: next(filter(start.is_comparable, known_first)))
         return [
             pair
@@ -110,7 +110,7 @@ class Alignment:
         """Pair the continuing baseline starts with the first new starts, using only runs of the same period.
 
         A baseline start is left out if it ended in the first three quarters of the period, or has too few runs in the
-        period. Only the first new starts are compared, so that later starts do not change the result.
+        period. Later starts must not change the result, so only the first new starts are compared.
 
         Args:
             stays: Baseline starts that continued to run.
@@ -169,7 +169,7 @@ class Alignment:
             pairs: The compared pairs. Runs of siblings after the last compared run do not count.
 
         Returns:
-            One pair for each sibling. Its second side is empty if the sibling has no run since the upgrade yet.
+            One pair for each sibling. The second side is empty until the sibling has a run since the upgrade.
         """
         hosts = {start.generation.host for start in upgrade.after}
         until = max((start.times[-1] for pair in pairs for start in pair.after), default=-math.inf)

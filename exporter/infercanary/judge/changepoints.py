@@ -216,4 +216,4 @@ def _doubt(logs: Floats, places: Sequence[int]) -> float:
     """
     rest = np.concatenate([stretch - np.median(stretch) for stretch in np.split(logs, places)])
     alike = autocorrelation(rest)
-    return max(1.0, (1 + alike) / (1 - alike) / 3) ** 2  # 1 up to an autocorrelation of .5
+    return max(1.0, (1 + alike) / (1 - alike) / 3) ** 2  # the divisor is 1 up to an autocorrelation of .5

@@ -20,7 +20,7 @@ def left_waiting(starts: Sequence[Start]) -> list[Start]:
     """Subtract the CPU wait caused by other processes on the host from each run, and return the changed starts.
 
     Wait caused inside the container is not subtracted, because the image causes it. The effect of cold caches after a
-    wait is unknown and not subtracted either.
+    wait is unknown, and also not subtracted.
 
     Args:
         starts: Starts of canaries with one thread. With several threads, the wait of the other threads is unknown.

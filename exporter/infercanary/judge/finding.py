@@ -120,8 +120,8 @@ class Finder:
     def _replayed(self, upgrade: Upgrade, restarts: Restarts) -> list[Look]:
         """Return the looks that the verdict depends on, in order of time: the last look and some before it.
 
-        Only an `unconfirmed` verdict depends on earlier looks, at which the change may have been called. So most
-        judgements compute one look.
+        Only an `unconfirmed` verdict depends on earlier looks, because an earlier look may have called the change. So
+        most judgements compute one look.
         """
         found: list[Look] = []
         for runs, reached in self._alignment.looks(upgrade):
@@ -158,8 +158,8 @@ class Finder:
         """Return True if a look's verdict also holds without subtracting the shift of the only replica on the old
         image.
 
-        This replica may have changed for its own reason. Then subtracting its shift would make the new image appear
-        changed in the opposite direction.
+        The replica on the old image may have changed for its own reason. Then subtracting the replica's shift would
+        make the new image appear changed in the opposite direction.
         """
         beside = {ran.during.generation.container for pair in look.pairs for ran in pair.concurrent}
         if len(beside) != 1 or look.seen.verdict == "inconclusive":

@@ -35,7 +35,7 @@ from infercanary.judge.statistics import Series
 
 
 class ServiceKey(NamedTuple):
-    """Key of a service. It includes the namespace, because two namespaces may have services of the same name."""
+    """Key of a service. Two namespaces may have services of the same name, so the key includes the namespace."""
 
     namespace: str
     """Namespace in Kubernetes; empty for Docker and for probes listed in the config."""
@@ -174,9 +174,9 @@ def kept(run: Run) -> Sample:
 def merge(samples: Sequence[Sample]) -> Sample:
     """Merge successful samples of one canary into one sample.
 
-    If some samples count for verdicts, only these are merged, so that the result counts, too. The result has each tag
-    that at least half of these samples have. Its output error is the largest, because such errors are rare and a median
-    would hide them. ``runs`` is the sum. Other fields without a median come from the last sample.
+    If some samples count for verdicts, only these samples are merged, and the result also counts. The result has each
+    tag that at least half of these samples have. Its output error is the largest, because such errors are rare and a
+    median would hide them. ``runs`` is the sum. Other fields without a median come from the last sample.
 
     Args:
         samples: At least one sample, in order of time.

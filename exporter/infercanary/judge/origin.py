@@ -60,7 +60,7 @@ def changed(before: Origin, after: Origin) -> str:
     """Return the difference of two origins, such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``.
 
     Without labels of the old image, the new version and revision are returned. The text is empty if both origins are
-    the same, such as those of a common base image.
+    the same, such as the origin of a common base image.
     """
     each = (
         ("version", before.version, after.version),

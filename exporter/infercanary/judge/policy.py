@@ -43,7 +43,7 @@ class Decide:
 
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Run counts of a new start at which the judge looks. The interval holds for all looks together, so additional
-    looks add no false calls. Most looks are at small run counts, so that a large change is called early.
+    looks add no false calls. Most looks are at small run counts, to call a large change early.
     """
 
     @cached_property
@@ -72,8 +72,8 @@ class Pool:
     """A start counts if it has at least this number of runs. With fewer, scatter and autocorrelation are guesses."""
 
     fewest_new_runs: int = 5
-    """A new start counts in the live judge if it has at least this number of runs. It needs fewer runs than a
-    baseline start, because its noise is estimated partly from the baseline.
+    """A new start counts in the live judge if it has at least this number of runs. A new start needs fewer runs than a
+    baseline start, because the baseline helps to estimate the noise.
     """
 
     full_baseline_runs: int = 24
@@ -117,14 +117,15 @@ class Pool:
     """True if equal values are attributed to a coarse clock. False for measures, because memory values are exact."""
 
     measure_effect: float = 0.05
-    """Ratio. :attr:`smallest_effect` for memory, throughput and energy. It is larger than for latency, because
+    """Ratio. :attr:`smallest_effect` for memory, throughput and energy. The effect is larger than for latency, because
     allocators and clock rates change these measures by a few percent between starts.
     """
 
     load_restart_sd: float = 0.025
-    """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both are measured in loads of one second, whose
-    speed depends on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is so
-    heavy that a verdict would need more starts than happen in a week (``benchmarks/results/2026-11-24-measures.md``).
+    """SD of logarithms. :attr:`restart_sd` for throughput and energy. Both measures come from loads of one second,
+    whose speed depends on the clock rate of a start. This prior has eight degrees of freedom. With fewer, its tail is
+    so heavy that a verdict would need more starts than happen in a week
+    (``benchmarks/results/2026-11-24-measures.md``).
     """
 
     spread_restart_sd: float = 0.15
@@ -134,7 +135,7 @@ class Pool:
 
     contended: float = 0.1
     """Ratio. A start is contended if other processes on the host slowed it down by more than this limit, through CPU
-    wait, compared with the image's other starts. A contended start is neither a baseline nor used to learn the restart
+    wait, compared with the image's other starts. A contended start is no baseline, and does not count for the restart
     variance.
     """
 
@@ -187,8 +188,8 @@ class Attribute:
     """A step of the cold start is slower only if it also takes this many seconds more than its longest earlier time."""
 
     cold_starts: int = 2
-    """Smallest number of starts in which a step must be slower. One start is not enough, because it reads the new
-    image's files from the disk.
+    """Smallest number of starts in which a step must be slower. One start is not enough, because the first start reads
+    the new image's files from the disk.
     """
 
 
@@ -208,7 +209,7 @@ class Drift:
     """
 
     drift_confidence: float = 0.99999
-    """Confidence of the interval. It is this high because the test is repeated for years."""
+    """Confidence of the interval, high because the test is repeated for years."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ class Prior(msgspec.Struct, frozen=True, kw_only=True):
 def restarts_of(starts: Iterable[Start], pool: Pool = LIVE.pool) -> Restarts:
     """Learn the restart variance from the last runs of each start.
 
-    The starts of a replica are those of one container and image. Restarted pods may have new names: then a container
-    with a new name continues a replica that ended before the new container had enough runs.
+    A replica's starts have the same container and image. Restarted pods may have new names: then a container with a new
+    name continues a replica that ended before the new container had enough runs.
 
     Args:
         starts: Starts of one service with the runs of one canary.

@@ -131,7 +131,7 @@ class Doubts(msgspec.Struct, frozen=True):
 
 
 class Benchmarked(msgspec.Struct, frozen=True):
-    """Last recorded benchmark of the image that runs: facts that no verdict depends on."""
+    """Last recorded benchmark of the running image. Verdicts do not depend on these facts."""
 
     command: str = ""
     """Command that recorded the benchmark; empty if no benchmark of the image is recorded."""
@@ -200,7 +200,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     contended: int = 0
     """Number of starts excluded because they were contended."""
     is_unwaited: bool = False
-    """True if ``shift`` and ``state`` are those after subtracting CPU wait."""
+    """True if ``shift`` and ``state`` were computed after subtracting CPU wait."""
     causes: Causes = Causes()
     """Causes of the shift."""
     benchmark: Benchmarked | None = None

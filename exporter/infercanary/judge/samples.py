@@ -27,9 +27,9 @@ def compare(
 
         compare([18.1, 18.3, 18.2, …], [19.4, 19.2, 19.5, …]).verdict  # 'regressed'
 
-    Two samples are one series, split at the event. They have no restart variance unless ``restart_sd`` is given. Two
-    lists of samples are starts, such as those of journals. Their restart variance is estimated from these starts and
-    a prior. ``infercanary compare`` gives the same verdict for the same files.
+    Two samples are one series, split at the event, without restart variance unless ``restart_sd`` is given. Two lists
+    of samples are starts, such as those of journals. The restart variance is estimated from these starts and a prior.
+    ``infercanary compare`` gives the same verdict for the same files.
 
     Args:
         baseline: Median latency of each run before the event, above zero, in any unit, in order of time. With fewer

@@ -28,8 +28,8 @@ class Shift(NamedTuple):
             level: Two-sided confidence, between 0 and 1.
 
         Returns:
-            Lower and upper end. The interval is at least as wide as the resolution of the values. It is infinite if the
-            standard error is infinite.
+            Lower and upper end. The interval is at least as wide as the resolution of the values. An infinite standard
+            error gives an infinite interval.
         """
         if not math.isfinite(self.se):
             return -math.inf, math.inf
@@ -62,8 +62,8 @@ class Pooled(NamedTuple):
     restart_se: float
     restart_df: float
     bound: float = math.inf
-    """Upper bound of the error by runs (a logarithm). It assumes that a new start's level is wrong by at most the
-    largest deviation of a baseline run, and the baseline's level by at most three standard errors.
+    """Upper bound of the error by runs (a logarithm). The bound assumes that a new start's level is wrong by at most
+    the largest deviation of a baseline run, and the baseline's level by at most three standard errors.
     """
     moved: float | None = None
     """Shift of the concurrent baseline, which was subtracted (a logarithm); None if nothing was subtracted."""

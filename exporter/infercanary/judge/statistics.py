@@ -48,7 +48,7 @@ class Shape(NamedTuple):
     level: float
     """Median of the means of all pairs of points, including a point with itself (Hodges and Lehmann)."""
     scatter: float
-    """Winsorized SD. Outliers hardly change it. It is above zero even if most values are equal."""
+    """Winsorized SD, hardly changed by outliers. Above zero even if most values are equal."""
     alike: float
     """Autocorrelation of neighbouring points (first order), corrected for bias and between 0 and 0.97."""
 
@@ -169,8 +169,7 @@ def autocorrelation(rest: Floats) -> float:
 def mean_of(levels: Sequence[Level]) -> Level:
     """Return the mean level of independent starts.
 
-    The variance of its error is based on the median variance, because a temporarily throttled start has a large
-    variance.
+    A temporarily throttled start has a large variance, so the error's variance is based on the median variance.
     """
     return Level(
         sum(level.log for level in levels) / len(levels),
@@ -245,7 +244,7 @@ def learn(images: Iterable[Sequence[Points]], pool: Pool = LIVE.pool) -> Restart
         pool: Prior, and the smallest number of runs of a start.
 
     Returns:
-        SD of logarithms. An image with k counted starts adds k - 1 degrees of freedom to those of the prior.
+        SD of logarithms. An image with k counted starts adds k - 1 degrees of freedom to the prior's.
     """
     df = pool.restart_df
     squares = pool.restart_sd**2 * df

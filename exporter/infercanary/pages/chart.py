@@ -19,7 +19,7 @@ _BINS = 60
 _WIDTH = 600  # width of the drawing's coordinates; a page scales the drawing to fit
 _GRID = 1000  # number of vertical steps; writing integers is much faster than writing floats
 _SPAN = 1.1  # ratio of the scale's range to the values' range
-# Minimum half range of the scale, as a share of its middle, so that noise does not look like a change.
+# Minimum half range of the scale, as a share of the middle. On a smaller scale, noise would look like a change.
 _LEAST = 0.05
 
 

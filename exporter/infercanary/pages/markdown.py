@@ -31,6 +31,6 @@ def render_markdown(documents: Iterable[Document], notes: Iterable[str] = ()) ->
 
 
 def _escaped(words: Any) -> str:
-    """Return one line of text, escaped so that Markdown shows it unchanged."""
+    """Return one line of text, escaped for Markdown."""
     plain = _SPECIAL.sub(r"\\\g<0>", shown(str(words), _CELL_CHARACTERS).strip())
     return _LINKS.sub("\\g<0>\N{ZERO WIDTH SPACE}", plain)

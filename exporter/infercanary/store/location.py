@@ -39,7 +39,7 @@ class Location(msgspec.Struct, frozen=True):
     def of(cls, url: str) -> Location:
         """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
 
-        Parameters are those of libpq, ``password_file`` and ``lease_seconds``.
+        Parameters are libpq's own, ``password_file`` and ``lease_seconds``.
 
         Raises:
             StoreError: The URL is invalid or contains a password.

@@ -206,7 +206,7 @@ CLAIM = text(
     "SELECT fence FROM lease WHERE namespace = :namespace AND service = :service AND holder = :holder "
     "AND fence = :fence AND expires > extract(epoch FROM now()) FOR UPDATE"
 )
-"""Lock a lease of this process until the transaction ends. Another process that wants the lease waits."""
+"""Lock a lease of this process until the transaction ends. Other processes wait for the lease."""
 PUT_FINDING = text(
     "INSERT INTO finding (namespace, service, canary, number, at, body, taught) "
     "SELECT namespace, service, :canary, 1, :at, :body, :taught FROM lease "

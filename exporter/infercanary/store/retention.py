@@ -35,7 +35,7 @@ DAY_SECONDS = 86_400.0
 
 OPENING, RAW, FAILED, FIRST, BLOCKS, HOURS = range(6)
 TIERS = ("opening", "raw", "failed", "first", "blocks", "hours")
-"""Names of the tiers. A series has a column of each name with its number of rows in that tier."""
+"""Names of the tiers. For each tier, a series has a column with the number of its rows."""
 
 _SEEN_SECONDS = 7_200.0  # smaller differences of `seen` do not count, because `seen` is written once an hour
 # A container seen within this time counts as running. One day would be too short, because the store's age may jump by

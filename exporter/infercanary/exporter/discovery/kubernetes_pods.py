@@ -111,7 +111,7 @@ class Pod(msgspec.Struct):
 
     @property
     def given(self) -> Mapping[str, str]:
-        """Labels and annotations."""
+        """Labels and annotations of the pod."""
         return self.metadata.labels | self.metadata.annotations
 
     @property

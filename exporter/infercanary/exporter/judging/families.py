@@ -132,7 +132,7 @@ _OF_RESULT: _Table[Result] = {
     Metric(
         "infercanary_shift_host_ratio",
         "gauge",
-        "Part of the latency change due to the host: controls or siblings changed too, or other containers took the "
+        "Part of the latency change due to the host: controls or siblings also changed, or other containers took the "
         "CPUs.",
         _CANARY,
         reading="Near the whole change: the image is not the cause. Missing without controls and siblings.",
@@ -285,7 +285,7 @@ _OF_DRIFT: _Table[Drift] = {
     Metric(
         "infercanary_drift_host_ratio",
         "gauge",
-        "Part of the drift due to the host: controls or siblings drifted too.",
+        "Part of the drift due to the host: controls or siblings also drifted.",
         _CANARY,
         reading="Near the whole drift: check the host. Near 0: check the process (memory, threads, requests).",
     ): lambda d: d.host.shift if d.host else None,

@@ -113,7 +113,7 @@ def judge_canary(
 
     Args:
         before: Previous finding.
-        starts: Starts of the canary's service with its runs, in order of time.
+        starts: Starts of the canary's service with the canary's runs, in order of time.
         siblings: Starts of other services on the same hosts.
         policy: Thresholds of the judge.
         due: Judgements that are due. If ``before`` is about the same upgrade, other verdicts are copied from it.

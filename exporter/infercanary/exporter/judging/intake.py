@@ -21,7 +21,7 @@ def take(store: Store, reports: Iterable[StartReport]) -> Counter[Metric]:
     """Store reports.
 
     Args:
-        reports: Reports; those of one container are in order of time.
+        reports: Reports, in order of time for each container.
 
     Returns:
         Increase of three counters: new runs, runs of unknown starts, and reports that cannot be stored.

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 PRIORS = ServiceKey("", "")
 """Key of a lease that is not for a service: the exporter with this lease learns the priors."""
 _SHARE_SECONDS = 5.0  # seconds between renewals of leases, and between reads of other exporters' data
-_ASKED_SECONDS = 900.0  # seconds for which a service is followed after a rollout asked about it
+_ASKED_SECONDS = 900.0  # seconds for which a service is followed after a rollout's question
 _MOST_ASKED = 200  # largest number of services followed after questions of rollouts
 _AWAY_SECONDS = 600.0  # seconds for which an exporter that cannot reach the store still exposes its findings
 
@@ -45,7 +45,7 @@ class Ownership:
         self._changing = threading.Lock()
         self._shared_at = -math.inf
         self._names: Collection[ServiceKey] = ()  # all judged services
-        self._asked: dict[ServiceKey, float] = {}  # time until which a service is followed
+        self._asked: dict[ServiceKey, float] = {}  # by service: time at which following ends
         # Running starts of the services that a rollout asked about.
         self._running: dict[ServiceKey, list[Generation]] = {}
         self._running_until = 0.0

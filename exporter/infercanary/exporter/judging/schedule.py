@@ -64,7 +64,8 @@ def due(
         return EVERYTHING  # a new start
     has_look = has_measure_look = has_block = False
     looks = policy.decide.looks if has_upgrade else (FIRST_LEVEL, policy.pool.full_baseline_runs)
-    # Drift is judged three times in each drift window. By default this is every 96 runs: 96 and 192 are looks, too.
+    # Drift is judged three times in each drift window. By default, drift is judged every 96 runs: 96 and 192 are also
+    # looks.
     every = policy.drift.block_runs * policy.drift.blocks // 3
     for boot, runs in taken.items():
         was = seen[boot]

@@ -125,7 +125,7 @@ def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
         now: Unix time. A run in the future counts as now: one wrong clock must not make all other runs old.
 
     Returns:
-        Last run of each service's chosen canary: first those of canaries that run, then the others, ordered by name.
+        Last run of each service's chosen canary, ordered by name. Canaries that run come first.
     """
     runs = [run._replace(at=min(run.at, now)) for run in runs]
     recent = max((run.at for run in runs), default=0.0) - _RECENT_SECONDS

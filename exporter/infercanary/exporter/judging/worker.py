@@ -270,7 +270,7 @@ class Judging:
             self.ownership.lose([service])
         except StoreError:
             self._services[service].seen.pop(canary, None)
-            self._due[service, canary] = None  # judge the canary again after the others, when the store works
+            self._due[service, canary] = None  # the canary comes last when the store works again
             raise
         except Exception:
             # Limit a bug to the verdict on this canary.
