@@ -104,9 +104,12 @@ def _opened(location: str) -> Iterator[Store]:
             with closing(sqlite3.connect(copy)) as connection:
                 tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
             if "infercanary_schema" not in tables:
-                raise UsageError(
-                    f"{path}: not the judge's store, or a store of 0.1.0, which can no longer be read"
+                why = (
+                    "a store of 0.1.0, which can no longer be read"
+                    if tables
+                    else "copied without its -wal file"
                 )
+                raise UsageError(f"{path}: not the judge's store, or {why}")
             with closing(open_store(copy)) as store:
                 if (
                     store.database.set_aside_at is not None

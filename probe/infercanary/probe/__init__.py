@@ -8,10 +8,23 @@ In a server's own process::
     probe.start()  # a daemon thread; never raises into the server
 """
 
+from typing import TYPE_CHECKING
+
 from infercanary.probe.loop import Probe
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Target
 from infercanary.probe.targets.torch import TorchTarget
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-__all__ = ["CudaClock", "HostClock", "Phase", "Probe", "Sweep", "Target", "TorchTarget"]
+if TYPE_CHECKING:
+    from infercanary.probe.targets.onnx import OnnxTarget
+
+__all__ = ["CudaClock", "HostClock", "OnnxTarget", "Phase", "Probe", "Sweep", "Target", "TorchTarget"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "OnnxTarget":  # imported at first use, because most probes run no ONNX model
+        from infercanary.probe.targets.onnx import OnnxTarget
+
+        return OnnxTarget
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

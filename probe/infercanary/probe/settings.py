@@ -106,9 +106,9 @@ def check_targets(targets: Mapping[str, Target]) -> None:
             )
         lacking = [method for method in _METHODS if not callable(getattr(target, method, None))]
         if lacking:
-            fix = "wrap a model: TorchTarget(model, inputs)" if callable(target) else "derive it from Target"
             raise UsageError(
-                f"canaries.{name}: {type(target).__name__} is not a target: {', '.join(lacking)} missing; {fix}"
+                f"canaries.{name}: {type(target).__name__} is not a target: {', '.join(lacking)} missing; wrap a model "
+                "by TorchTarget(model, inputs) or OnnxTarget(file, inputs), or derive the class from Target"
             )
 
 

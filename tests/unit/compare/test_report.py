@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shutil
 from contextlib import closing
 
 import pytest
@@ -229,6 +230,7 @@ none.sqlite                          | none.sqlite: cannot be read (No such file
 empty.sqlite                         | empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs
 postgresql://me@127.0.0.1:1/x?sslmode=require | postgresql://127.0.0.1:1/x: connection failed
 older.sqlite                         | older.sqlite: not the judge's store, or a store of 0.1.0
+lone.sqlite                          | lone.sqlite: not the judge's store, or copied without its -wal file
 gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; name a file
 """
 
@@ -236,7 +238,8 @@ gpu.sqlite --html pipe               | --html: `pipe` is a device or a pipe; nam
 @cases(MISTAKES)
 def test_a_mistake_is_one_line(arguments, line, run, journal, tmp_path):
     sample(tmp_path / "gpu.sqlite", {})
-    open_store(tmp_path / "empty.sqlite").close()
+    with closing(open_store(tmp_path / "empty.sqlite")):  # an open store has its tables in the -wal file
+        shutil.copy(tmp_path / "empty.sqlite", tmp_path / "lone.sqlite")
     older = GOLDEN / "store_schema_1.sqlite.gz"
     (tmp_path / "older.sqlite").write_bytes(gzip.decompress(older.read_bytes()))
     journal("old.jsonl", [0.02], count=2)

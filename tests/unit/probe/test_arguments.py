@@ -55,8 +55,11 @@ def test_a_mistake_is_one_line(monkeypatch, argument, words):
 
 
 NO_CANARIES: list[tuple[Any, str]] = [
-    ({"a": model}, "canaries.a: function is not a target: open, .*TorchTarget"),
-    ({"a": 1}, "canaries.a: int is not a target: open, run, values, environment, close missing"),
+    ({"a": model}, "canaries.a: function is not a target: open, .*TorchTarget.*OnnxTarget"),
+    (
+        {"a": 1},
+        "canaries.a: int is not a target: open, run, values, environment, close missing; .*OnnxTarget",
+    ),
     ({}, "canaries: give at least one canary"),
     (TARGET, "canaries: give at least one canary"),
     ({1: TARGET}, "canaries: `1` is not a name"),

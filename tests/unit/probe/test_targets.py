@@ -66,7 +66,9 @@ IMPORTS = """
 import sys
 import infercanary.probe.__main__, infercanary.probe.config
 from infercanary.probe.targets import names, registered
-print(registered("http").__name__, "infercanary.probe.targets.kserve" in sys.modules)
+print(registered("http").__name__, {"kserve", "onnx"} & {name.rpartition(".")[2] for name in sys.modules})
+from infercanary.probe import OnnxTarget
+print(registered("onnx") is OnnxTarget, hasattr(infercanary.probe, "TensorTarget"))
 print({"http", "kserve", "matmul", "onnx", "openai", "tensorrt", "torch"} <= {*names()})
 heavy = {"torch", "numpy", "onnxruntime", "tensorrt", "aiohttp", "docker", "prometheus_client", "infercanary.exporter"}
 print(heavy & sys.modules.keys())
@@ -74,7 +76,7 @@ print(heavy & sys.modules.keys())
 
 
 def test_one_target_does_not_pay_for_the_others_and_names_are_known_without_any_engine():
-    assert printed(IMPORTS, PYTHONWARNINGS="error") == "HttpTarget False\nTrue\nset()"
+    assert printed(IMPORTS, PYTHONWARNINGS="error") == "HttpTarget set()\nTrue False\nTrue\nset()"
 
 
 PAGES = Path(__file__).parents[3] / "docs/targets"
