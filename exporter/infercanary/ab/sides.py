@@ -55,7 +55,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 def _cpus(text: str) -> float:
     number = float(text)
-    if not 0.01 <= number <= 4096:  # false for NaN
+    if not 0.01 <= number <= 4096:  # the comparison is false for NaN
         raise ValueError
     return number
 

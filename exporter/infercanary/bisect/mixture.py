@@ -103,7 +103,7 @@ def read_packages(client: docker.APIClient, images: Sequence[str], index: str) -
         try:
             with _ended(client, image, ["python3", "-c", _READ, json.dumps(found)]) as container:
                 found = json.loads(client.logs(container, stderr=False))
-        except (StartFailed, *UNREACHED):  # no Python 3
+        except (StartFailed, *UNREACHED):  # the image has no Python 3
             return []
     return found["groups"] if index or found["has_index"] else []
 

@@ -120,14 +120,14 @@ def _level_change(
 ) -> LevelChange:
     """Return a change of level with the start or environment that began at the change."""
     index = change.index * block
-    # (index of the first run, boot id if a start begins with this run, else "", environment id).
+    # Index of the first run, boot id if a start begins with this run (else ""), and environment id.
     began: list[tuple[int, str, str]] = []
     times: list[float] = []
     for start, environments in zip(series.starts, series.environments, strict=True):
         boot = shown(start.generation.boot_id)
         began += [(len(times) + first, "" if first else boot, id_) for first, id_ in environments]
         times += [sample.started_at for sample in start.samples]
-    # The place found by the scan is only exact to a few points.
+    # The scan finds a change within a few points of the true place.
     near = [(old, new) for old, new in pairwise(began) if abs(new[0] - index) <= 3 * block]
     ids = (near[0][0][2], near[-1][1][2]) if near else ("", "")
     before, after = (components.get(id_, {}) for id_ in ids)

@@ -109,7 +109,7 @@ def number(
     """
 
     def checked(_: click.Context, __: click.Parameter, value: float | None) -> Any:
-        if value is not None and not low <= value <= high:  # false for NaN
+        if value is not None and not low <= value <= high:  # the comparison is false for NaN
             raise UsageError(f"{names[0]} {value:g}: {advice}")
         return convert(value)
 

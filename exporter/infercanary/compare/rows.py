@@ -115,7 +115,7 @@ def read_rows(
         if any(as_text(row.get(name)).strip() not in values for name, values in wanted.items()):
             continue
         for name in watched:
-            # enough texts for a message
+            # collect only enough texts for a message
             if (text := as_text(row.get(name))) and len(kinds[name]) < 12:
                 kinds[name][text] = None
         told = outcomes(row)

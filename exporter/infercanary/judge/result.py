@@ -57,7 +57,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Causes(msgspec.Struct, frozen=True):
-    """Known causes of a shift."""
+    """Known causes of a shift, with their evidence."""
 
     host: Part | None = None
     """Host's part of the shift; None without controls and siblings."""

@@ -26,7 +26,7 @@ from infercanary.judge.statistics import decided
 
 
 class SequentialTest(NamedTuple):
-    """Test of an upgrade at each look.
+    """Tests an upgrade at each look.
 
     Args:
         decide: The looks, their error probability, smallest effect and dead band.

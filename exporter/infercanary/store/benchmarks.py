@@ -77,7 +77,7 @@ def boot(canary: str, start: Generation) -> tuple[str, ...]:
 
 
 def compact(start: Start) -> tuple[Generation, list[Sample]]:
-    """Return a start without profiles. Its runs are merged into a few."""
+    """Return a start without profiles, with its runs merged into a few."""
     size = math.ceil(len(start.samples) / _RUNS)
     blocks = (start.samples[i : i + size] for i in range(0, len(start.samples), size))
     return msgspec.structs.replace(start.generation, profiles={}), [*map(merge, blocks)]

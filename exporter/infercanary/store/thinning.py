@@ -45,7 +45,8 @@ def thin(connection: Connection, service: ServiceKey, container: str, keep: Rete
             surplus = [
                 *_surplus(window, RAW, keep.raw, keep.slack),
                 *_surplus(older, OPENING, max(0, openings)),
-                *_surplus(window[::-1], FIRST, first),  # models that now share one window have too many rows
+                # Models that begin to share one limit have too many rows.
+                *_surplus(window[::-1], FIRST, first),
             ]
             # Oldest runs first: these belong in the tier FIRST.
             for one, tier, count in reversed(surplus):

@@ -147,7 +147,7 @@ class Listing:
             if name == ENABLE_LABEL or value != brought.get(name)
         }
         if WATCHED_BY_LABEL in given and ENABLE_LABEL not in given:
-            return None  # a server that a sidecar watches
+            return None  # the container is a server that a sidecar watches
         if (asked := asking("label", given, _LABELS)) is None:
             return None
         watched, url, missing = listed, None, ""

@@ -85,7 +85,7 @@ Findings = Mapping[str, Finding]
 NOTHING: Final[Findings] = MappingProxyType({})
 
 _decoder = msgspec.msgpack.Decoder(Finding)
-_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # for numpy's numbers
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # encodes numbers of numpy
 
 
 def encode(finding: Finding) -> bytes:

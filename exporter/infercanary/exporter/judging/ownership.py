@@ -28,7 +28,7 @@ _AWAY_SECONDS = 600.0  # seconds for which an exporter that cannot reach the sto
 
 
 class Ownership:
-    """Leases of this exporter.
+    """Holds the leases of this exporter.
 
     Two threads change the leases: the judge's thread, and the thread that calls :meth:`keep`. Any thread may call
     :meth:`publishes`.

@@ -21,7 +21,7 @@ judged.
 """
 
 _KIND = "restart_prior"
-_KNOWN_SECONDS = 1800.0  # delay before the use of a new prior, for all exporters to read this prior
+_KNOWN_SECONDS = 1800.0  # delay before use of a new prior: all exporters must have read the prior
 
 
 class RestartPrior:
