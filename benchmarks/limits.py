@@ -48,7 +48,7 @@ from limits_onnx import GRAPHS, on_onnx
 
 GOAL = 0.9
 LEAST = 0.3
-"""A model whose largest share is smaller has no truth."""
+"""Smallest share of a resource that counts as the true limit of a model."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _NARROW = {
@@ -69,7 +69,7 @@ class Model(NamedTuple):
 
     build: Build
     resource: str = ""
-    """Resource of its own intervention; empty for none."""
+    """Resource that the model's own intervention changes; empty without an own intervention."""
     share: Callable[[float], float] = lambda ratio: 1 - ratio
     """Share of the time, by the ratio of the times after and before the intervention."""
     quota: float | None = None

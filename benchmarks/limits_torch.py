@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path("/var/tmp/infercanary-limits.bin")
-"""On a disk, not in memory."""
+"""File on a disk, not in memory."""
 
 _CHUNK = 1 << 15  # floats of 4 bytes: 128 KiB
 

@@ -41,7 +41,7 @@ class Measured(NamedTuple):
 
     claim: str
     bound: str
-    """In words, such as ``≤ 1.005``."""
+    """Bound in words, such as ``≤ 1.005``."""
     value: float
     low: float
     high: float

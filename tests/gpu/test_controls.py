@@ -106,7 +106,7 @@ def test_launches_by_python_compute_the_same(recorded):
 
 
 def test_memory_is_given_back(gpu):
-    with opened("gpu_launch"):  # an open target keeps the CUDA context
+    with opened("gpu_launch"):  # An open target keeps the CUDA context.
         before = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
         for _ in range(5):
             with opened("gpu_copy"):

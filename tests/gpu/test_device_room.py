@@ -62,7 +62,7 @@ def test_a_full_device_is_left_to_its_tenant(tenant, tmp_path):
             least = min(least, torch.cuda.mem_get_info()[0])
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 3 and "canaries.c.device: a CUDA context" in output, output
-    assert least > 290 * MIB  # the probe allocated memory on a full device
+    assert least > 290 * MIB
 
 
 def test_a_factory_that_takes_all_leaves_the_reserve(tenant, tmp_path):

@@ -33,7 +33,7 @@ from tests.scenarios import cases
 
 pytestmark = pytest.mark.takes(40)
 
-FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # an experiment uses half a second
+FAST = {**PACE, "INFERCANARY_INTERVAL_SECONDS": "0.1"}  # shorter than the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = ROOT / "tests/stack/alone/ab"
 

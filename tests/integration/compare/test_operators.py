@@ -48,7 +48,7 @@ def compared(old, new):
     operators = found["causes"]["operators"]
     assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:
-        assert shift["operator"] in page  # the page lists each operator
+        assert shift["operator"] in page
     return found
 
 

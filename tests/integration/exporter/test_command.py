@@ -31,7 +31,7 @@ def test_every_address_is_of_both_kinds(listen, count, tmp_path):
                 answers.append(address)
         assert len(answers) == count
         assert "127.0.0.1" in answers
-        assert exporter.get("/-/healthy")  # the exporter must answer at the logged address
+        assert exporter.get("/-/healthy")
 
 
 def test_hangup_reads_a_file_that_is_the_same_and_an_interrupt_ends_it(tmp_path):

@@ -223,7 +223,7 @@ async def test_an_idle_connection_gives_its_place_to_a_new_one_or_is_closed_late
     async with served() as server:
         idle = await server.connect(b"/slow")
         assert b" 200 " in await idle.line()
-        await server.connect(b"/")  # this client does not read the answer
+        await server.connect(b"/")
         await server.until(lambda found: [connection.is_idle for connection in found.open] == [True, False])
         monkeypatch.setattr(own, "IDLE_SECONDS", 0.2)
         later = await server.connect(b"/nowhere")

@@ -58,7 +58,7 @@ class FakeDocker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self.path)).start()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # the answer of a socket proxy
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # the port of a socket proxy
         self.port = int(self._runner.addresses[-1][1])
 
     async def stop(self):
@@ -107,7 +107,7 @@ class FakeDocker:
 
     async def _send(self, request, stream, event):
         if event["Action"] in json.loads(request.query["filters"])["event"]:
-            with suppress(ConnectionError):  # the exporter may just be between two streams
+            with suppress(ConnectionError):
                 await stream.write(json.dumps(event).encode() + b"\n")
 
     async def _answer(self, request):
@@ -267,7 +267,7 @@ async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(scheme, docke
 
 
 async def test_a_clock_that_steps_loses_no_kill_and_counts_none_twice(docker, monkeypatch):
-    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # the limit also applies to a stream
+    monkeypatch.setattr(docker_discovery, "_RELIST_SECONDS", 0.4)  # also limits a stream of events
     docker.listing = [docker.entry(1)]
     async with docker.watched() as run:
         await run.appears(UP)
@@ -292,7 +292,7 @@ async def test_events_between_two_streams_are_seen_once(docker):
         for kills, actions in ((1, ("die 137", "oom")), (2, ("oom", "die 137"))):
             if kills == 2:
                 await docker.has()
-                await run.becomes(None, UP, **FIRST)  # a listing has priority over events
+                await run.becomes(None, UP, **FIRST)
             await docker.cut_events()
             await docker.ends(1, *actions)
             await run.becomes(kills, KILLS, **FIRST)

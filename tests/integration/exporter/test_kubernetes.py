@@ -144,7 +144,7 @@ async def follow(api):
 
 async def test_a_list_in_pages_and_then_what_changes(api, follow):
     api.pods, api.page_pods, api.version = [raw(number) for number in "12345"], 2, 9
-    api.status = [200, 410]  # after an expired page, the list starts again
+    api.status = [200, 410]  # after an expired page, the list of pods starts again
     follower = await follow()
     await follower.finds(*"12345")
     assert api.watches == ["9"]
@@ -222,7 +222,7 @@ async def test_a_silent_watch_is_begun_again(api, follow, monkeypatch):
     await asyncio.sleep(0.3)
     assert api.watches == ["1"]
     await comes_true(lambda: api.watches == ["1", "7"])
-    api.send(None, event("ADDED", "1", 8))  # the first handler still waits for an item
+    api.send(None, event("ADDED", "1", 8))
     await follower.finds("1")
 
 

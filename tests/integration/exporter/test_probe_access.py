@@ -119,7 +119,7 @@ def test_a_token_alone_and_one_that_is_renewed(tmp_path, serves):
     token.write_text("second")
     assert [*map(status, ("second", "first"))] == [200, 401]
     token.unlink()
-    assert [*map(status, ("second", ""))] == [401, 401]  # a removed token must give no access
+    assert [*map(status, ("second", ""))] == [401, 401]
 
 
 def test_a_certificate_that_is_renewed(files, tmp_path):

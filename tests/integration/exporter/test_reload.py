@@ -37,7 +37,7 @@ async def test_a_changed_file_is_followed_and_a_bad_one_is_not(exporter, serve, 
         await run.appears("infercanary_up", container="one")
         await run.appears("infercanary_poll_failures_total", container="refusing")
 
-        write(path, two=url, refusing=url)  # the same container, now with a correct address
+        write(path, two=url, refusing=url)  # the container's address is now correct
         await run.appears("infercanary_up", container="two")
         await run.appears("infercanary_up", container="refusing")
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1

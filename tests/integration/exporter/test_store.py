@@ -68,7 +68,7 @@ def test_a_full_disk_while_it_is_opened_and_later(small_disk):
             store.take(generation(), samples(1, 20_000))
         assert sequences(store) == [*range(1, 10)]
         ballast.unlink()
-        assert store.take(generation(), samples(1, 20)) == 10  # the cursor is still stored
+        assert store.take(generation(), samples(1, 20)) == 10
 
 
 RANDOM = random.Random(1).randbytes(4096)
@@ -139,7 +139,7 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
 
 def test_a_log_that_is_damaged_costs_what_was_in_it_only(path):
     make(path)
-    left = path.with_name("left.db")  # a copy of the file, as a crash leaves it
+    left = path.with_name("left.db")  # a copy of the store's file, as a crash leaves it
     with closing(open_store(path)) as store:
         store.take(generation(), samples(1, 300))
         shutil.copy(path, left)
@@ -158,7 +158,7 @@ def test_a_file_is_held_from_the_first_moment_on_and_left_alone_by_others(path, 
             ):
                 open_store(path)
             store.take(generation(), samples(1, 10))
-            assert sequences(store) == [*range(1, 10)]  # the process with the lock continues
+            assert sequences(store) == [*range(1, 10)]  # the process that has the lock continues
     timer = threading.Timer(0.7, open_store(path).close)
     timer.start()
     with closing(open_store(path)) as store:  # wait for a store that another thread is closing

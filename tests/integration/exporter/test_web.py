@@ -247,7 +247,7 @@ async def test_a_user_who_is_not_there_takes_as_long_and_a_good_password_is_chec
         ("nobody:canary", False, [HASH]),
         ("other:canary", False, [OTHER]),
         ("prometheus:canary", True, [HASH]),
-        ("prometheus:canary", True, []),  # the exporter caches a correct password
+        ("prometheus:canary", True, []),
         ("prometheus:wrong", False, [HASH]),
     ):
         checked.clear()

@@ -46,7 +46,7 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
     complaints = [line["error"] for line in logged if line["log_level"] == "error"]
     assert says in complaints[-1]
     assert "\n" not in complaints[-1]
-    assert len(complaints) <= 3  # the exporter does not log the error at each turn
+    assert len(complaints) <= 3
 
     repairs()
 
@@ -66,7 +66,6 @@ def survives(stack, postgres, url, store, breaks, repairs, says):
         submit(alone, part)
     alone.turn()
     assert alone.findings[KEY]["c"].result.state == "regressed"
-    # the verdict differs from the verdict of an undisturbed judge
     assert judging.findings[KEY]["c"].result == alone.findings[KEY]["c"].result
 
 

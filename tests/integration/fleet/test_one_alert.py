@@ -34,7 +34,7 @@ def prometheus_config(exporters, notified, folder):
     job["static_configs"] = [
         {"targets": [f"127.0.0.1:{each.port}"], "labels": {"instance": each.host}} for each in exporters
     ]
-    del job["dns_sd_configs"]  # only for Compose
+    del job["dns_sd_configs"]  # this part of the configuration is only for Compose
     config["scrape_configs"] = [job]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(config))

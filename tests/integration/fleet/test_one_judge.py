@@ -48,7 +48,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
 
     exporters = {host: judge(judges, url, host) for host in HOSTS}
     rng = random.Random(5)
-    late = [part for part in parts if rng.random() < 0.1]  # these reports arrive after all others
+    late = [part for part in parts if rng.random() < 0.1]
     for step, part in enumerate([*in_time([p for p in parts if p not in late]), *late]):
         submit(exporters[part.host], part)
         if step % 60 == 59:
@@ -61,7 +61,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
             postgres.sql("UPDATE lease SET expires = 0", url)
     for exporter in exporters.values():
         exporter.turn()
-    for _ in range(2):  # the first exporter reads what the last exporter stored
+    for _ in range(2):  # the first exporter reads findings that the last exporter stored
         for exporter in exporters.values():
             exporter.turn()
     held = [service for exporter in exporters.values() for service in exporter.ownership.held]
@@ -114,7 +114,7 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(postgres, judges, tmp
 def test_any_exporter_answers_about_a_service_of_other_hosts(postgres, judges, monkeypatch):
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
-    elsewhere.watched = frozenset()  # its host has no container of the service
+    elsewhere.watched = frozenset()  # the exporter's host has no container of the service
     key = ServiceKey("", "slower")
     for part in in_time(fleet()):
         if part.start.service == key.name:
@@ -167,7 +167,7 @@ def test_names_that_no_service_has_are_not_followed(postgres, judges):
     assert elsewhere.ownership._asked == {}
     flood()
     elsewhere.ownership.ask(ServiceKey("", "slower"))
-    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}  # the service's name is known
+    assert {*elsewhere.ownership._asked} == {ServiceKey("", "slower")}
 
 
 def test_separate_exporters_learn_one_prior(postgres, judges):
@@ -180,7 +180,7 @@ def test_separate_exporters_learn_one_prior(postgres, judges):
         fleet.hold({service})
         fleet.put_finding(service, "c", 0.0, b"", msgspec.json.encode(lesson))
         fleet.put_finding(service, "teaches-nothing", 0.0, b"", b"")
-    stores[2].fleet.hold({PRIORS})  # this exporter judges none of the services
+    stores[2].fleet.hold({PRIORS})
     for now in (0.0, LEARN_SECONDS):
         learns[2].learn(stores[2], now, {})
     found = learned([*lessons.values()])

@@ -88,7 +88,7 @@ def test_what_was_benchmarked_is_what_runs(location, judges, tmp_path, monkeypat
     if "postgresql" not in location:
         monkeypatch.setattr(sqlite, "_LOCK_SECONDS", 0.1)
         with pytest.raises(StoreError, match="in use by another process"):
-            open_store(location)  # a second exporter
+            open_store(location)
     # Another digest of the image, which only a registry knows, would do as well.
     judging.submit(
         Generation(

@@ -23,15 +23,15 @@ def test_a_lease_is_renewed_while_a_turn_of_judging_hangs_and_what_is_lost_is_no
             expires = float(postgres.sql("SELECT max(expires) FROM lease", url))
             now = "SELECT extract(epoch FROM now())"
             eventually(lambda: float(postgres.sql(now, url)) > expires + 1)
-            assert float(postgres.sql(lease, url)) > 0  # the exporter did not renew the lease
-            assert exporter.values("infercanary_verdict")  # the exporter does not publish the verdict
+            assert float(postgres.sql(lease, url)) > 0
+            assert exporter.values("infercanary_verdict")
 
             postgres.sql(
                 "UPDATE lease SET holder = 'another', fence = fence + 1, expires = expires + 3600", url
             )
             eventually(lambda: not exporter.values("infercanary_verdict"))
             assert exporter.process.poll() is None
-            assert exporter.values("infercanary_up")  # the exporter does not answer scrapes
+            assert exporter.values("infercanary_up")
             network.hold_back(False)
 
 

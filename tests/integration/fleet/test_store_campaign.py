@@ -223,7 +223,7 @@ def begun(row, kind, folder):
         clocks, server, networks = [], None, []
         if row.clock:
             shared = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            shared.chmod(0o755)  # the server runs as another user
+            shared.chmod(0o755)  # PostgreSQL runs as another user
             clocks = [Clock(shared / str(number)) for number in range(hosts)]
         if kind == "file":
             place = folder if not row.disk else stack.enter_context(mounted(folder / "disk", row.disk))

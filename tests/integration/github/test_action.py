@@ -80,7 +80,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def runner(tmp_path, github):
     (tmp_path / "infercanary").mkdir()
-    # the first step installs this folder
+    # the action's first step installs this folder
     (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)
 
     def run(step, outputs=(), **inputs):

@@ -37,7 +37,7 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch):
     assert re.search(r"median [\d.]+ [mµ]s", outputs(timed, "text/plain"))
     said = outputs(compared, "text/plain")
     assert said.startswith("regressed +")
-    assert "image" not in said  # a notebook has no image
+    assert "image" not in said
     assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
     assert "phase_compute" in outputs(table, "text/html")
     assert "cell: median" in outputs(magic, "text/plain")

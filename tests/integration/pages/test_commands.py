@@ -90,7 +90,7 @@ def exporter(world, arguments):
         assert process.wait(30) == 0
     if "postgresql" in " ".join(arguments):
         holders = world.postgres.sql("SELECT count(*) FROM lease", world.url)
-        assert holders == "1"  # the exporter must use the database, and have the lease of the priors
+        assert holders == "1"
     else:
         assert (world.folder / "judge.sqlite").is_file()
 

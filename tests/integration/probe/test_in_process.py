@@ -61,7 +61,7 @@ def test_runs_are_reported_and_it_stops_cleanly(started, caplog):
     assert threading.get_ident() not in {ident for name, ident in target.calls if name != "init"}
     with pytest.raises(OSError, match="refused"):
         fetch(probe.address)
-    probe.stop()  # a second call is no error
+    probe.stop()
 
 
 def test_as_a_context_manager():
@@ -228,7 +228,7 @@ def test_ever_new_phases_are_refused(started):
 
     probe = started({"a": Inventive()}, samplers={})
     in_state(probe.address, "a", "failing")
-    shown(probe.address, "infercanary_process_granted_cpus")  # the sampler works without the canary
+    shown(probe.address, "infercanary_process_granted_cpus")
     family = fetch(probe.address).families.get("infercanary_phase_seconds")
     assert family is None or len(family.points) <= 16
 

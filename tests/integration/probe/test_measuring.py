@@ -181,7 +181,7 @@ def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started, monke
 
         def sample(self):
             if not self.cpus:
-                time.sleep(0.5)  # the CPU quota throttled the process
+                time.sleep(0.5)
                 self.cpus = 4
             return [CPUSET.family(self.cpus)]
 

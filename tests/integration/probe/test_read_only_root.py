@@ -60,7 +60,7 @@ def test_probe_and_exporter_on_a_read_only_root_without_a_home(tmp_path):
             if process.poll() == 77:
                 pytest.skip(f"separate mounts are not permitted here: {log.read_text()}")
             assert process.poll() is None, log.read_text()
-            with suppress(OSError):  # the server is not up yet
+            with suppress(OSError):
                 page = urllib.request.urlopen(f"http://127.0.0.1:{exporter}/metrics", timeout=5).read()
                 is_polled = re.search(rb"^infercanary_up\{.*\} 1", page, re.MULTILINE)
                 return fetch(f"http://127.0.0.1:{probe}").runs("some", "ok") >= 2 and is_polled

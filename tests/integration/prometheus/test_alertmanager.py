@@ -191,7 +191,7 @@ def test_explained_alerts_are_inhibited(alertmanager):
     for number, (why, *others) in enumerate([row for row in scenarios(INHIBITED) if len(row) > 1]):
         send(f"s{number}", why, *(filter(None, cell.split("; ")) for cell in others))
     eventually("explained alerts are suppressed", 10, lambda: alertmanager.states() == expected)
-    send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # without a known host
+    send("last", "ExporterDown fleet job=infercanary", ["ProbeDown container"], [])  # no known host
     [down] = [labels for labels in expected if ("job", "infercanary") in labels]
     expected |= {
         labels: "suppressed" for labels in expected if ("alertname", "InferCanaryExporterDown") not in labels

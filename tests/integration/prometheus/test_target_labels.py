@@ -21,7 +21,7 @@ def query(tmp_path_factory):
     exporter = ExporterProcess(folder, {"search-1": "http://127.0.0.1:9"})
     config = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text())
     [shipped] = [job for job in config["scrape_configs"] if job["job_name"] == "infercanary"]
-    del shipped["dns_sd_configs"]  # only for Compose
+    del shipped["dns_sd_configs"]  # this part of the configuration is only for Compose
     targets = [{"targets": [f"127.0.0.1:{exporter.port}"], "labels": GIVEN}]
     shipped |= {"scrape_interval": "500ms", "scrape_timeout": "400ms", "static_configs": targets}
     config = {

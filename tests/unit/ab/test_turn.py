@@ -98,7 +98,7 @@ def test_the_first_answer_is_before_the_warm_up_and_is_waited_for_closely(
     answered = {name: steps["first_answer"] for name, steps in start._steps.items()}
     assert answered == pytest.approx({"a": 5.0, "b": 11.0}, abs=turn._FIRST_PAUSE)
     start._ask()
-    assert start._pause() > turn._FIRST_PAUSE  # all canaries are open
+    assert start._pause() > turn._FIRST_PAUSE
 
 
 def test_a_server_that_restarts_within_its_start_is_no_start(monkeypatch):

@@ -7,7 +7,7 @@ from tests.programs import ROOT
 
 GOLDEN = ROOT / "tests/golden"
 PAGE = ROOT / "docs/gpu.md"
-OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # the scripted GPUs lack this metric
+OF_DEVICE_FILES = "infercanary_gpu_own_processes"  # No scripted GPU has this metric.
 
 
 def kinds(text):

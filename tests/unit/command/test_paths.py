@@ -72,7 +72,7 @@ def test_what_cannot_be_read(command, said):
 @cases(WRITTEN.strip().splitlines())
 def test_what_cannot_be_written(command, said):
     for path in (*TRAPS, *FORBIDDEN):
-        if path != "secret":  # a written page replaces this file
+        if path != "secret":
             assert path.partition("/")[0] in said(command, path)
 
 

@@ -15,7 +15,7 @@ from infercanary.compare.rows import File
 from infercanary.compare.table import numbers
 from tests.scenarios import cases, scenarios, typed
 
-COUNT = 120  # more than the rows whose keys define the columns
+COUNT = 120  # number of rows, more than the reader needs to find the columns
 HALF = COUNT // 2
 X = [0.02 + 1e-5 * (i * 37 % 100) for i in range(COUNT)]
 
@@ -284,10 +284,10 @@ FORMS: dict[str, Callable[[float], str] | str] = {
     "time;latency_ms\n": lambda s: f"x;{1e6 * s:,.0f}\n".replace(",", "\u202f"),
     "time,latency_ms\n": lambda s: f'1,"{1e6 * s:,.1f}"\n',
     "name;latency_ms\n": lambda s: f"x;{1e3 * s:.3f}ms\n".replace(".", ","),
-    "name,latency_ms\n": "«x,%(ms).3f,\n»",  # a comma at the end of each row
+    "name,latency_ms\n": "«x,%(ms).3f,\n»",
     '{"about": {"n": 3},\n': '"latency_ms": [«%(s)r,»]}',
     '{"a": {"rows": [': '«{"id": "x", "latency_ms": %(s)r},»]}}',
-    '{"latency_ms": {': '«"%(i)d": %(s)r,»}}',  # a column of pandas
+    '{"latency_ms": {': '«"%(i)d": %(s)r,»}}',
     '{"t": [': '«%(i)d,»], "latency_ms": [«%(s)r,»]}',
 }
 

@@ -112,7 +112,7 @@ def test_no_text_of_others_acts_on_a_terminal(run, journal, write):
     assert "\x9b" not in json.dumps(run("compare old new --json", 1), ensure_ascii=False)
     write("a\x1b[2J\u202e.csv", "latency_s,label\n" + "0.010,x\n0.011,y\n0.0102,x\n" * 8)
     for line in ("compare a\x1b[2J\u202e.csv a\x1b[2J\u202e.csv", "scan a\x1b[2J\u202e.csv"):
-        assert ".csv" in run(line)  # a note names the file
+        assert ".csv" in run(line)
 
 
 def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tmp_path):
@@ -122,7 +122,6 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     assert out.startswith("y: inconclusive")
     assert "only in this file, so not judged: z" in out
     page = (tmp_path / "r.html").read_text()
-    # the worst verdict is first
     assert re.findall(r'<article class="(\w+)"', page) == ["inconclusive", "equivalent"]
     answer = run("compare old new --json", 3)
     assert (answer["canary"], answer["failures_rose"]) == ("y", False)
@@ -205,9 +204,8 @@ def test_more_memory_at_equal_latency_is_a_regression(options, code, run, journa
     answer = run(f"compare old new {options} --html r.html --json", code)
     assert (answer["verdict"], answer["regressed"]) == ("equivalent", ["host_memory"])
     colour = "regressed" if code else "equivalent"
-    # the colour follows the exit code
     assert f'<article class="{colour}">' in (tmp_path / "r.html").read_text()
-    run("compare new old", 0)  # less memory is better
+    run("compare new old", 0)
 
 
 class Out(io.TextIOWrapper):

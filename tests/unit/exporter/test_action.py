@@ -56,4 +56,4 @@ def test_a_report_asks_the_store_only_if_a_judgement_may_be_due():
     assert may_be_due(state, NEW)  # the judge has not seen the canary yet
     state.seen["c"], state.reported["c"] = {NEW: SeenStart(2, 2)}, {NEW: 2}
     assert [may_be_due(state, NEW) for _ in range(3)] == [False, False, True]  # 5 runs are due for a look
-    assert may_be_due(state, OLD)  # a start that was not judged
+    assert may_be_due(state, OLD)

@@ -30,7 +30,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path):
     assert (first.state, second.state) == ("inconclusive", "regressed")
     assert second.answered_at > first.answered_at
     assert second.sentence == sentence(verdict("regressed"))
-    assert remember(store, "c", verdict("regressed")) == (second,)  # no new verdict
+    assert remember(store, "c", verdict("regressed")) == (second,)
     assert len(store.history(S, "c", "verdict")) == 2
     store.save(S, "c", "verdict", 1, b"not JSON")
     store.close()
@@ -46,7 +46,7 @@ def test_the_last_verdict_stands_and_a_rolled_back_upgrade_is_marked():
     """Regression: the numbers of the first look stayed, and so did the verdict on an image that no longer runs."""
     store = open_store(None)
     last = msgspec.structs.replace(verdict("regressed"), shift=0.2, low=0.18, high=0.22)
-    edited = verdict("no_baseline", None)  # new settings in the same container
+    edited = verdict("no_baseline", None)
     alone = msgspec.structs.replace(edited, rolled_back_image="search:2")
     improved = verdict("improved", 500.0)
     for result, before, rolled_back, said in (

@@ -108,7 +108,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(c
     asked = probe()
     reports: list[tuple[str, dict[tuple[str, ...], float], list[Run]]] = [
         ("one", {("a", "load"): 2.0, ("a", "warm_up"): 1.0, ("a", "first_run"): 0.0}, [run(1)]),
-        ("two", {}, [run(2, of="one")]),  # the canary is still opening
+        ("two", {}, [run(2, of="one")]),
         ("two", {("a", "load"): 9.0}, [run(3, of="one"), run(1)]),
     ]
     for boot, steps, several in reports:
@@ -122,9 +122,9 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge(collector, ju
     asked = probe(id="1" * 64, image="i:2", image_id="sha256:2")
     collector.probes[asked.key] = asked
     for boot, runs, killed_at, of in (
-        ("one", [run(1)], 10.0, "1"),  # this start does not report again
-        ("two", [], 20.0, "1"),  # before the first run
-        ("three", [run(1)], 30.0, "2"),  # another container with this name
+        ("one", [run(1)], 10.0, "1"),
+        ("two", [], 20.0, "1"),
+        ("three", [run(1)], 30.0, "2"),
         ("three", [run(2)], None, ""),
     ):
         await collector.absorb(asked, report(boot, runs))
@@ -181,7 +181,7 @@ async def test_a_service_ends_with_its_last_container_and_is_named_for_an_hour(c
     monkeypatch.setattr(collect, "time", SimpleNamespace(monotonic=time.monotonic, time=lambda: now))
     for seconds, containers, ended in (
         (0, "a1 a2 b1", []),
-        (0, "a2 b1", []),  # one replica has ended
+        (0, "a2 b1", []),
         (0, "a2", [("b", "b1", 0.0)]),
         (10, "", [("b", "b1", 10.0), ("a", "a2", 0.0)]),
         (0, "b1", [("a", "a2", 0.0)]),

@@ -93,7 +93,7 @@ def test_the_origin_comes_from_labels_of_the_image():
     assert found.origin == Origin("9f8e", "https://git.example/a", "")
     assert found.service == "app-resnet-1"  # Compose's labels count only if Compose set them
     [alone] = containers([entry])
-    assert alone.origin.revision == "given at docker run"  # only the container's labels are known
+    assert alone.origin.revision == "given at docker run"
 
 
 def test_few_of_thousands_of_names_are_reported():
@@ -140,6 +140,6 @@ def test_odd_entries_and_events_cost_no_other_container():
     entries = [line["entry"] for line in logs]
     assert "nothing" in entries
     assert sum("'Names': ['/odd']" in entry for entry in entries) > 1
-    assert len(entries) == len({*entries})  # the exporter logs each message once
+    assert len(entries) == len({*entries})
     for line in (b"null", b"nothing", b'{"Actor": null}', b'{"Actor": 5}', b'{"timeNano": "now"}'):
         assert not source._take(line)

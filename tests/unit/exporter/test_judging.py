@@ -41,7 +41,7 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path):
     assert (found.result.state, found.result.changed) == ("regressed", "model")
     assert [answer.upgraded_at for answer in found.answers] == [2000.0]
     judged = judged.again(store).take(weights, runs(1, 60, seconds=0.03))
-    assert judged.finding().result.changed == "model"  # the store knows the change
+    assert judged.finding().result.changed == "model"
     result = judged.take(start(3, model="file:2", settings="s2"), runs(20, seconds=0.09)).finding().result
     assert (result.state, result.settings_changed_at) == ("no_baseline", 3000.0)
     judged.close()
@@ -215,16 +215,15 @@ def test_findings_on_a_removed_canary_are_forgotten(judged, monkeypatch):
         return {*judged.judging.findings[S]}
 
     canaries(0, OLD, removed)
-    # a slow canary stays
     assert all(canaries(100 + turn) == {"c", "removed"} for turn in range(20))
     with monkeypatch.context() as removing:
         removing.setattr(schedule, "REMOVED_SECONDS", 0.0)
         assert canaries(120) == {"c"}
-    assert canaries(121, generation("b2"), removed) == {"c", "removed"}  # a canary that returns is visible
+    assert canaries(121, generation("b2"), removed) == {"c", "removed"}
     monkeypatch.setattr(schedule, "REMOVED_SECONDS", 0.0)
     for first in range(130, 150):
         judged.take(generation(service="other"), runs(1, first)).judging.turn()
-    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}  # a service without new runs stays
+    assert {*judged.judging.findings} == {S, ServiceKey("", "other")}
 
 
 def test_a_canary_that_cannot_be_judged_costs_no_other(judged, monkeypatch):
@@ -258,7 +257,7 @@ def test_the_log_says_whom_a_regression_is_blamed_on_when_that_changes(judged):
     blamed = logged(NEW, 0, 24, 0.04, 0.001)[-1]
     assert blamed.startswith("regressed")
     assert ": image" in blamed
-    assert logged(NEW, 24, 24, 0.04, 0.001) == []  # no other message is logged
+    assert logged(NEW, 24, 24, 0.04, 0.001) == []
     [moved] = logged(NEW, 48, 144, 0.04, 0.002)
     assert moved.startswith("regressed")
     assert "host" in moved
@@ -292,7 +291,7 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     [
         ("b", "b", "c", {"b": {"c": {"b"}}}),  # a container without a label is a separate service
         ("b", "s", "d", {"s": {"d": {"b"}}}),
-        ("b", "s", "c", {"s": {"c": {"a", "b"}}}),  # equal to the last look
+        ("b", "s", "c", {"s": {"c": {"a", "b"}}}),
     ],
 )
 def test_findings_that_the_store_dropped_are_forgotten(container, service, canary, left, judged, monkeypatch):

@@ -131,10 +131,10 @@ def test_lists_and_changes():
     assert names(known) == ["2"]
     for change, gone, is_news, after in (
         (raw("3"), False, True, "2 3"),
-        (raw("3"), False, False, "2 3"),  # the same pod
+        (raw("3"), False, False, "2 3"),
         (raw("2"), True, True, "3"),
-        (raw("3", 7), False, True, "3"),  # found once, although it was recreated
-        (raw("3", annotations={}), False, True, ""),  # without the annotation
+        (raw("3", 7), False, True, "3"),
+        (raw("3", annotations={}), False, True, ""),
         (raw("3", annotations={}), False, False, ""),
     ):
         assert known.take(change, gone=gone) == is_news
@@ -151,7 +151,6 @@ def test_the_recorded_watch():
         ranking = {each.id[:4] for each in known if each.service == "ranking"}
         if not seen or seen[-1] != ranking:
             seen.append(ranking)
-    # each start has its own id
     assert seen == [set(), {"980f"}, set(), {"a5c2"}, set(), {"5fa5"}, set()]
     assert names(known) == ["daemon-fp7t7"]
 
@@ -168,7 +167,7 @@ def test_a_pod_that_cannot_be_read_costs_no_other(odd, monkeypatch, capsys):
     for pod in (bad, raw("3")):
         known.take(pod, gone=False)
     assert names(known) == ["1", "2", "3"]
-    assert capsys.readouterr().out.count("an entry cannot be read") == 1  # the exporter logs the message once
+    assert capsys.readouterr().out.count("an entry cannot be read") == 1
 
 
 def test_an_address_belongs_to_the_newer_pod():
@@ -188,7 +187,7 @@ def test_an_address_belongs_to_the_newer_pod():
         ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
         ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
         ([raw("1", 2, killed=1)], []),  # killed before the exporter started
-        ([raw("1"), raw("2", 2, killed=1)], []),  # a container of another pod
+        ([raw("1"), raw("2", 2, killed=1)], []),
     ],
 )
 @pytest.mark.parametrize("way", ["list", "change", "end"])

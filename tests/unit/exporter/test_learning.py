@@ -25,7 +25,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path):
     store, learning = open_store(tmp_path / "judge.sqlite"), RestartPrior()
     numbers = []
     for now, lessons in (
-        (10.0, taught(0.02)),  # some services are not judged yet
+        (10.0, taught(0.02)),
         (10.0 + HOUR, taught(0.02)),
         (20.0 + 2 * HOUR, taught(0.02)),  # no change
         (30.0 + 3 * HOUR, taught(0.006)),

@@ -65,7 +65,7 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all(monkeypatch):
     for key in keys:
         shares.forget(key)
     alone = shares.fitting(("", "t", "0"), many, Account())
-    assert len(alone) == (20_000 + 20_000 // 12) // 200  # the exporter gives back the whole share
+    assert len(alone) == (20_000 + 20_000 // 12) // 200
 
 
 def test_a_family_of_a_size_that_no_honest_container_has_is_not_shown():

@@ -36,7 +36,6 @@ def test_a_regression_names_the_operator_when_its_profile_comes():
 def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed():
     packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
     kept = (*packed[:FIRST], *packed[-KEPT:])
-    # profiles are in order of time
     assert merged({"c": (*packed[5:],)}, {"c": (*packed[:6],)}) == {"c": kept}
     torn = packed[1][:-1], b"torn", packed[0][:8] + b"torn"
     assert [*unpacked([*torn, packed[0]])] == [profile(0.02, 1.7e9)]
@@ -61,7 +60,7 @@ async def test_few_profiles_of_a_report_are_packed_and_outside_of_the_main_threa
     same = [run(0, "c", started_at=1.0, profile=profile(0.1, float(n))) for n in range(100)]
     for polls in (1, 2):
         await collector.absorb(asked, report("boot", same))
-        assert len(threads) == polls * (FIRST + KEPT)  # repeated runs are not packed again
+        assert len(threads) == polls * (FIRST + KEPT)
     await collector.close()
     assert threading.main_thread().name not in threads
     assert asked.runs_collected == 1

@@ -41,7 +41,7 @@ def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_
     assert owner.publishes(A)
     assert not owner.publishes(B)
     now = 1021.0
-    assert not owner.publishes(A)  # its lease has ended
+    assert not owner.publishes(A)
     leases.renewing = fail
     owner.keep(fleet)
     assert owner.publishes(A)
@@ -51,7 +51,7 @@ def test_a_holder_that_cannot_reach_the_store_publishes_for_ten_minutes_and_not_
     owner.keep(fleet)
     assert owner.publishes(A)
     now = 1642.0
-    assert not owner.publishes(A)  # since then it has reached the store
+    assert not owner.publishes(A)
 
 
 def test_a_lease_that_is_given_back_while_it_is_renewed_stays_so():

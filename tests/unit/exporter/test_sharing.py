@@ -224,7 +224,7 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host, clock):
     assert await neighbours(1) == "b"
     await neighbours(0)
     assert host.probe("a").generations["boot"].environment == {GPU_SHARED_WITH: "b"}
-    for families, count in (([], 1), (ON_B, 0)):  # at first, the driver does not answer
+    for families, count in (([], 1), (ON_B, 0)):
         await host.says("b", *families)
         assert host.shows(SHARED_GPU) == {"a": count, "b": count}
     host.follow("a")
@@ -269,7 +269,7 @@ async def test_a_few_neighbours_are_named_and_not_by_a_probe(host, clock):
     [
         (NOBODY, "moderate-1", 1),
         ("moderate-1", "moderate-1", 0),
-        (None, "moderate-1", 0),  # an older exporter
+        (None, "moderate-1", 0),
     ],
 )
 def test_a_new_neighbour_on_the_gpu_is_a_change(before, after, count):

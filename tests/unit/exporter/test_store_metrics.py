@@ -7,7 +7,7 @@ from tests.unit.exporter.factories import Judged
 
 def after_a_turn(path):
     judged = Judged(path)
-    assert judged.value("store_set_aside_timestamp_seconds") is None  # the store is not open yet
+    assert judged.value("store_set_aside_timestamp_seconds") is None
     judged.judging.turn()
     assert judged.value("store_up") == 1
     judged.close()

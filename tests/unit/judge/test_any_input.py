@@ -27,7 +27,7 @@ MEASURES = (HOST_MEMORY, DEVICE_MEMORY, ENERGY, throughput_of(8, 1))
 KINDS = {"equal": 0.0, "calm": 0.01, "host": 0.01, "wild": 3.0, "ticks": 0.1, "two values": 0.0}
 """SD of latencies: none, 1 %, a pace of the host that all feel, a factor of 20, a coarse clock, two values."""
 OPTIONS = {
-    # fraction of the latency; the reported CPU wait may be higher than the latency
+    # CPU wait as a fraction of the latency; a probe may report more than the latency
     "waited": (None, 0.0, 0.2, 0.9, 1.5),
     "crowded": (None, 0.0, 0.2),
     "inside": (None, 0.0, 1.5),
@@ -41,7 +41,7 @@ OPTIONS = {
     "merged": (1, 12),
     "sometimes": (0.0, 0.0, 0.5),  # fraction of the runs without these values
     "failing": (0.0, 0.0, 0.3),
-    "set_back": (0.0, 0.0, 7200.0),  # during the runs, the clock is set back by these seconds
+    "set_back": (0.0, 0.0, 7200.0),  # seconds by which the clock is set back during the runs
     "every": (2.0, 10.0, 10.0, 300.0),  # seconds between runs
 }
 ENVIRONMENT = {

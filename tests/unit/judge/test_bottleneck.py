@@ -72,7 +72,7 @@ def test_the_resource_that_grew(before, after, controls, shares):
         lambda shift: abs(shift.log) >= max(least, LIVE.attribute.moved_sigmas * shift.se),
     )  # fmt: skip
     assert found == pytest.approx(numbers(shares), abs=0.006)
-    assert [*found.values()] == sorted(found.values(), reverse=True)  # the largest share is first
+    assert [*found.values()] == sorted(found.values(), reverse=True)
 
 
 def test_causes_name_it():

@@ -188,7 +188,7 @@ def test_the_shift_of_staying_replicas_is_shown():
     found = judge([*[slowed(s, 1.5, until=UPGRADE) for s in old(2)], new(slower=0.5)])
     assert (found.baseline, found.current) == (pytest.approx(0.02, rel=0.02), pytest.approx(0.03, rel=0.02))
     (pair,) = pairs(old(2, runs=260), [new(), *(new(f"m{i}", after=2000.0) for i in range(2))])
-    assert pair.meanwhile is None  # during less than half of the new starts, they run
+    assert pair.meanwhile is None
     (pair,) = pairs(old(2, runs=240), [new(f"n{i}", 24, float(i)) for i in range(17)])
     assert len(pair.meanwhile.after) == 16
 
@@ -311,7 +311,6 @@ def test_trials_compare_with_replicas_that_ran_on():
 def test_comparison_with_16_of_a_hundred_staying_replicas():
     stays = [made(f"r{i}", 9000.0, 200 + i if i > 4 else 106, host=0.1) for i in range(100)]
     (named,) = pairs([made("r0", 9000.0, 60), *stays[1:]], [new("r0", 60)])
-    # the replicas with most runs
     assert {ran.before.generation.container for ran in named.concurrent} == {f"r{i}" for i in range(5, 21)}
     (renamed,) = pairs(stays, [new(runs=60)])
     assert len(renamed.concurrent) == LIVE.pool.concurrent_starts == 16

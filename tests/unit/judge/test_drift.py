@@ -100,8 +100,8 @@ def test_a_drift_is_found_with_its_onset(text, expected):
 
 @cases(
     [
-        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),  # with rare runs, the baseline stays
-        (6, step(1.1, 3), 20.0, 0.1, 10, 3),  # stored as hours
+        (90, creep(0.002, 0), 10 * MINUTE, 0.176, 4, None),
+        (6, step(1.1, 3), 20.0, 0.1, 10, 3),
     ],
 )
 def test_a_drift_is_found_after_the_store_thinned_its_runs(days, level, every, shift, kept, onset):

@@ -134,7 +134,7 @@ def test_measures_that_are_judged():
     assert names == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
     many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
     assert len(measured([start(-1, many)], [start(0, many)])) == 20
-    taught = LIVE.but(**Prior(number=3, sd=0.002).changes)  # learned from latencies
+    taught = LIVE.but(**Prior(number=3, sd=0.002).changes)
     assert taught.for_measures().pool.restart_sd == LIVE.for_measures().pool.restart_sd
 
 

@@ -68,7 +68,7 @@ def test_a_drift_is_no_restart():
     drifted = [Start(s.generation, [*s.samples, *more]) for s, more in zip(alike, apart, strict=True)]
     settled = [Start(s.generation, [*more, *s.samples]) for s, more in zip(alike, apart, strict=True)]
     before, usual = restarts_before(drifted[-1], drifted, LIVE.pool), LIVE.pool.restart_sd
-    assert before.df == LIVE.pool.restart_df + 2  # the last start does not count
+    assert before.df == LIVE.pool.restart_df + 2
     assert before.sd < usual < restarts_of(drifted).sd
     assert restarts_of(settled).sd < usual < restarts_before(settled[-1], settled, LIVE.pool).sd
 

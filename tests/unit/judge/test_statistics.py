@@ -95,7 +95,7 @@ def test_an_interval_is_no_narrower_than_a_step(values, verdict, numbers, unit):
 def test_values_without_scatter_or_of_several_steps():
     assert compare([5.0] * 10, [5.0] * 10)[2:] == (pytest.approx(-0.2), pytest.approx(0.25))
     assert compare([5.0] * 10, [17.0] * 10, restart_sd=0.01).verdict == "regressed"
-    for new, verdict in ((5e8, "equivalent"), (6e8, "regressed")):  # memory is exact
+    for new, verdict in ((5e8, "equivalent"), (6e8, "regressed")):
         found, *_ = compare_starts([[5e8] * 10], [[new] * 10], restart_sd=0.0, policy=FILES.for_measures())
         assert found.verdict == verdict
     # Most values are equal, and some differ by one step, so the median absolute deviation is 0.

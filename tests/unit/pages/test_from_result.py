@@ -58,7 +58,6 @@ def test_causes_are_facts(is_change):
     facts = values(causes_facts(CAUSES, is_change=is_change))
     assert OF_THE_CHANGE & {*facts} == (OF_THE_CHANGE if is_change else set())
     assert facts.get("bottleneck") == ("compute 100 % of the change" if is_change else None)
-    # the facts list all changes, not only four
     assert facts["changed"] == ", ".join(f"c{i} a → b" for i in range(6))
     said = [facts[label] for label in ("killed for memory", "controls", "cold start, load")]
     assert said == ["0 → 2 times", "cpu_spin +12.0 %", "2.0 → 9.0 s"]

@@ -31,7 +31,7 @@ def runs(cost, *, interval=10.0, cap=0.01, is_on=True, until=2 * HOUR, hangs_at=
     burst = Burst(cap, 0.0, is_on)
     now = 0.0
     while now < until:
-        costs = cost(now)  # the expected cost
+        costs = cost(now)
         steady = max(interval, spaced(costs, cap))
         pace, share = burst.plan(costs, steady, now)
         if abs(pace / schedule.interval - 1) > 0.1:
@@ -93,8 +93,8 @@ def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(before, aft
 PACES = [
     # A canary that uses its whole duty (8 repeats of 10 ms in 10 s) has five times the runs for 8 minutes.
     (0.08, 0.08, 0.0, 570, {2.2}, {17.6}),
-    (0.015, 0.015, 0.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # a cheap canary has no debt
-    (0.0, 0.02, 120.0, SECONDS, {LEAST_INTERVAL}, {10.0}),  # no burst before a canary is open
+    (0.015, 0.015, 0.0, SECONDS, {LEAST_INTERVAL}, {10.0}),
+    (0.0, 0.02, 120.0, SECONDS, {LEAST_INTERVAL}, {10.0}),
 ]
 
 

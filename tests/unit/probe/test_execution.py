@@ -61,7 +61,7 @@ def test_a_repeat_that_waited_for_its_turn_costs_up_to_eight_times_its_time(serv
     """Requests also wait for the canary's repeats. Waiting for a turn is not busy time. A failed run costs as much."""
     canary, server, target = served
     server.request = request_seconds
-    for _ in range(5):  # the plan uses the last runs
+    for _ in range(5):
         done = canary.round(REPEATS)
         assert (done.outcome, len(done.latencies)) == ("ok", REPEATS)
         assert [done.busy, done.cost] == pytest.approx([REPEATS * TAKES, times * REPEATS * TAKES])

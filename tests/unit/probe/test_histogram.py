@@ -17,7 +17,7 @@ def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds):
     for each in seconds:
         tally.observe(metric, each)
     found = [point.value for family in tally.families() for point in family.points]
-    tally.observe(metric, 1.0)  # a snapshot does not change
+    tally.observe(metric, 1.0)
     value = found[0] if seconds else HistogramValue((0,) * (len(LADDER) + 1), 0.0)
     assert isinstance(value, HistogramValue)
     assert sum(value.counts) == len(seconds)

@@ -41,7 +41,7 @@ def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path, monkeyp
     assert of_files([one]) != of_files([other]), "below the limit every byte counts"
     monkeypatch.undo()
     found, size = set(), 4096 * PIECE * 2
-    for place in (0, size - 1, size - 1):  # the sample includes both ends
+    for place in (0, size - 1, size - 1):
         with huge.open("ab") as file:
             file.truncate(size)
         found.add(of_files([huge], whole=1 << 20))

@@ -119,7 +119,7 @@ def test_the_options_reach_the_session_and_are_components():
     assert {line.strip() for line in expected.strip().splitlines()} <= {
         ": ".join(pair) for pair in found.items()
     }
-    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):  # exists from 1.24 on
+    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):  # ONNX Runtime 1.24 and later
         assert found["onnx_nodes"] == "CPUExecutionProvider 1"
     assert all(value.isprintable() and 0 < len(value) <= 200 for value in found.values())
     assert opened().environment()["onnx_inter_op_threads"] == "1", (
@@ -278,7 +278,7 @@ def test_another_size_has_the_same_session_and_the_same_samples_again():
         ),  # constant weights
         ("Conv", [[2, 3, 9, 9], [8, 3, 3, 3]], [[2, 8, 7, 7]], (2.0 * 2 * 8 * 7 * 7 * 27, 640)),
         ("Conv", [[2, 3, 9, 9]], [[2, 8, 7, 7]], (0, 0)),
-        ("MatMul", [[8, 4], [4, 16]], [], (0, 0)),  # a version without shapes of outputs
+        ("MatMul", [[8, 4], [4, 16]], [], (0, 0)),  # ONNX Runtime without output shapes
         ("Relu", [[8, 4]], [], (0, 640)),
     ],
 )

@@ -79,7 +79,7 @@ def test_it_comes_once_steady_then_after_ten_minutes_then_hourly():
         itertools.pairwise(times), (AGAIN_SECONDS, EVERY_SECONDS, EVERY_SECONDS), strict=True
     ):
         assert pause <= after - before <= 1.2 * pause + 10
-    slow = Bench(Profiled(), share=1e-9).profiling  # the cost is far above the share of an hour
+    slow = Bench(Profiled(), share=1e-9).profiling
     slow.step(NOW)
     assert slow.next_at > NOW + 0.9 * 86_400
 

@@ -112,7 +112,7 @@ def test_a_late_sample_is_collected_the_next_time():
     one.sampler.act = one.hang
     one.sample(0.01)
     one.go_on.set()
-    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))  # wait for the answer
+    one.guard._worker._answer.put(one.guard._worker._answer.get(timeout=30))
     assert one.sample() == (2.0, GOOD)
     assert one.sampler.asked == 2
     one.comes_back()
