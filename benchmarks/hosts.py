@@ -29,7 +29,7 @@ def levels(kind: str, hosts: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def numbered(values: Sequence[int]) -> tuple[int, ...]:
-    """Number the values in order of first occurrence."""
+    """Replace each value by a number, in the order of first occurrence."""
     return tuple(map([*dict.fromkeys(values)].index, values))
 
 

@@ -171,7 +171,7 @@ def counted(item: Labelled, found: Sequence[int]) -> Counts:
 
 
 class Table:
-    """Counts of each series by grid and setting. Each variant runs only once."""
+    """Counts of each series by grid and setting. Each variant of the scan runs only once."""
 
     def __init__(self, series: Sequence[Labelled]) -> None:
         self.series = series

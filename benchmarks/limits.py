@@ -107,13 +107,13 @@ ALL = MODELS | BATCHED
 
 
 def model() -> limits_torch.Run:
-    """Build the model that the environment names; `limits:model` in probe.yaml."""
+    """Build the model that LIMITS_MODEL names; probe.yaml refers to this function as `limits:model`."""
     name, seed, change = os.environ["LIMITS_MODEL"].split(",")
     return ALL[name].build(random.Random(f"{name} {seed}"), change)
 
 
 def serve() -> None:
-    """For each line of standard input, run for a while, and print the mean seconds of an inference."""
+    """For each line of standard input, run the model for a while, and print the mean seconds of an inference."""
     with ExitStack() as stack:
         if not os.environ["LIMITS_MODEL"].startswith("onnx"):
             import torch

@@ -136,7 +136,7 @@ def _free_port() -> int:
 
 
 def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: float) -> None:
-    """Run separate servers with and without the probe, in turns."""
+    """Run servers with and without the probe in turns."""
     for i in range(turns):
         for side in (probed, plain) if i % 2 == 0 else (plain, probed):
             side.take(settle, seconds)
@@ -144,7 +144,7 @@ def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: floa
 
 
 def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
-    """Run blocks of one server, with a running or a paused probe."""
+    """Run blocks of requests on one server, with a running or a paused probe."""
     script = Path(__file__).with_name("switched_server.py")
     rng = random.Random(7)
     with server(script, PROBE="off", PROBE_INTERVAL=str(_BLOCK_SECONDS)) as urls:

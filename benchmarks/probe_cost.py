@@ -103,7 +103,7 @@ def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, 
             config = Path(folder) / "probe.yaml"
             canaries = {"idle": {"target": "probe_cost:Idle"}}
             settings = {"listen": f"127.0.0.1:{port}", "journal": journal, "canaries": canaries}
-            config.write_text(json.dumps(settings))  # YAML includes JSON
+            config.write_text(json.dumps(settings))
             command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
             command += ["--log-level", "warning"]
         child = subprocess.Popen(command, cwd=Path(__file__).parent)
@@ -211,7 +211,7 @@ class Reads:
 
 
 def asking(seconds: float, port: int) -> bool:
-    """Measure the readings of memory, and return True if the goal is met."""
+    """Count readings of the remaining memory, and return True if the goal is met."""
     probe = unpaced(Idle(), port)
     reads = Reads(probe)
 

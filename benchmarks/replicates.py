@@ -77,7 +77,7 @@ def start(container: str, runs: int) -> float:
 
 
 def analyse(values: Starts) -> str:
-    """Describe the variance components of log latencies, containers by rounds."""
+    """Return a description of the variance components of log latencies (containers by rounds)."""
     containers, rounds = values.shape
     means, ranks = values.mean(1, keepdims=True), values.mean(0, keepdims=True)
     between = rounds * means.var(ddof=1)

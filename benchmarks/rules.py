@@ -202,7 +202,6 @@ class Metrics:
         ]
 
     def total(self, name: str) -> float:
-        """Return the sum of a metric's samples."""
         return sum(sample.value for sample in self._samples if sample.name == name)
 
     def rate(self, name: str, before: Metrics) -> float:

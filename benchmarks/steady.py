@@ -218,7 +218,6 @@ def score(rule: Rule | None, series: Series) -> Score:
 
 
 def line(name: str, scores: Sequence[Score]) -> str:
-    """Return one line of a table."""
     n = len(scores)
     early, undecided = sum(s.early for s in scores), sum(not s.decided for s in scores)
     beyond = [s.repeats - s.start for s in scores if s.repeats >= s.start]

@@ -188,7 +188,7 @@ def _synchronised(torch: Any, place: Place) -> tuple[TorchTarget, TorchTarget]:
     def waits(x: Any) -> Any:
         for layer in model:
             x = layer(x)
-            if float(x.flatten()[0]) == 1e30:  # reading a value makes the host wait for the device
+            if float(x.flatten()[0]) == 1e30:
                 return x
         return x
 

@@ -22,7 +22,7 @@ MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "var
 
 
 class NotRun(Exception):
-    """The step cannot run here. The message names the reason or the missing requirement."""
+    """A step cannot run on this machine. The message names the reason or the missing requirement."""
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
-MOST = 60_000  # characters; GitHub's limit is 65,536
+MOST = 60_000  # largest length in characters; GitHub's limit is 65,536
 
 MARKER = f"<!-- infercanary: {re.sub('[^A-Za-z0-9 ._/-]', '?', environ['NAME'])[:80]} -->"
 ISSUES = f"{environ['GITHUB_API_URL']}/repos/{environ['GITHUB_REPOSITORY']}/issues"

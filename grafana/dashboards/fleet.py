@@ -194,7 +194,7 @@ def _alerts() -> Panel:
         Query(query),
         sort=("Severity", "-Since"),
     )
-    return lower_case(table, "alertname")  # equal to the anchors in the runbooks
+    return lower_case(table, "alertname")  # anchors of the runbooks are in lower case
 
 
 def _latency() -> Panel:

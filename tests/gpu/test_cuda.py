@@ -62,7 +62,7 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output():
 
 
 def made():
-    """Model for a setting that names a function: ``model: …:made``."""
+    """Return a model for a setting that names a function: ``model: …:made``."""
     torch.manual_seed(3)
     return torch.nn.Linear(1024, 1024)
 

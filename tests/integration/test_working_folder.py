@@ -1,4 +1,4 @@
-"""Modules of an app in the working folder have the names of standard modules and of dependencies."""
+"""The working folder of an app contains modules with the names of standard modules and of dependencies."""
 
 import json
 import os

@@ -29,7 +29,7 @@ def test_every_run_is_stored_once_whoever_is_killed(kills, tmp_path):
         exporter.kill()
         until(lambda: all(probe.works() for probe in probes))
         rings = [probe.ring() for probe in probes]
-        exporter.start()  # the new exporter has no cursor, so it requests all runs
+        exporter.start()  # The new exporter has no cursor, so it requests all runs.
 
         until(lambda: exporter.has_collected(rings))
         exporter.stop()

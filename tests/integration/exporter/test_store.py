@@ -105,7 +105,7 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(offset, body, path):
 
 
 def test_a_file_that_is_damaged_in_use_is_set_aside_too(path, monkeypatch):
-    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # a small cache, so that SQLite reads pages from the disk
+    monkeypatch.setattr(sqlite, "_CACHE_KIB", 64)  # so that SQLite reads pages from the disk
     size = make(path)
 
     def use(store):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs o
 
 # The error of a refused connection depends on the side that closes first.
 REFUSED = (urllib.error.URLError, ConnectionError, ssl.SSLError, http.client.HTTPException)
-HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # equal in all test processes
+HASH = bcrypt.hashpw(b"canary", b"$2b$04$" + b"." * 22).decode()  # one password hash for all test processes
 OTHER = HASH[:-1] + ("a" if HASH[-1] != "a" else "b")  # hash of another password of the same length
 
 

@@ -54,7 +54,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres, judges):
         if step % 60 == 59:
             for exporter in rng.sample([*exporters.values()], 5):
                 exporter.turn()
-        if step == 240:  # kill this exporter, so that it does not give back its leases
+        if step == 240:  # Kill this exporter, so that it does not give back its leases.
             dead = exporters[HOSTS[0]]
             dead.turn()  # store what this exporter polled; another test covers reports that were not stored
             exporters[HOSTS[0]] = judge(judges, url, HOSTS[0])

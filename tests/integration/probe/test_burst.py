@@ -45,7 +45,7 @@ def bursts(*targets, **settings):
 def test_canaries_of_its_own_on_the_cpu_have_one_and_the_environment_has_the_last_word(monkeypatch):
     with ThreadPoolExecutor(1) as pool:
         assert bursts(OnDevice("cpu"))
-        assert not bursts(OnDevice("cpu"), Scripted())  # the second target's device is unknown
+        assert not bursts(OnDevice("cpu"), Scripted())
         assert not bursts(OnDevice("cpu"), executor=pool)
         monkeypatch.setenv("INFERCANARY_BURST", "false")
         assert not bursts(OnDevice("cpu"))

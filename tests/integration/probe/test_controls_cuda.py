@@ -1,4 +1,4 @@
-"""The controls on a GPU: the real ctypes code with a compiled libcuda.so.1 that is as strict as the driver."""
+"""The controls on a GPU: real ctypes code with a stand-in for libcuda.so.1 that is as strict as the driver."""
 
 import re
 import shutil

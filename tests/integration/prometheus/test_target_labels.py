@@ -55,7 +55,7 @@ def test_the_exporters_labels_stay(query):
 
 
 def test_without_honor_labels_no_rule_knows_the_service(query):
-    """Without `honor_labels` the check must fail: this proves that the test above can fail."""
+    """Without `honor_labels`, no rule may find the service: this proves that the test above can fail."""
     up = comes(query, 'infercanary_up{job="renamed"}')
     assert (up["service"], up["exported_service"]) == ("monitoring", "s")
     comes(query, 'instance_service_container:infercanary_up:max{service="monitoring"}')

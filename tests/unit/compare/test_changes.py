@@ -1,4 +1,4 @@
-"""The result of a scan of a series."""
+"""The result of `scan` on a series of latencies."""
 
 from typing import Any
 

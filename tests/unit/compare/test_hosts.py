@@ -159,7 +159,7 @@ def test_features_that_do_not_matter_explain_nothing(hosts, kind):
             levels = rng.standard_t(2, hosts)
         features = [numbered(rng.integers(3, size=hosts).tolist()) for _ in range(6)]
         claims += any(each.share is not None for each in shares_of(levels.tolist(), features))
-    assert claims <= 7  # if 5 % are false, more than 7 of 60 have a probability of 1 %
+    assert claims <= 7  # With 5 % false names, more than 7 of 60 have a probability of 1 %.
 
 
 def test_an_overlapping_feature_is_not_named():

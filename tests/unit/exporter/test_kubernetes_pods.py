@@ -186,7 +186,7 @@ def test_an_address_belongs_to_the_newer_pod():
     [
         ([raw("1"), raw("1", None, killed=1), raw("1", 2, killed=1), raw("1", 2, killed=1)], ["1"]),
         ([raw("1"), raw("1", 2, killed=1), raw("1", 3, killed=2)], ["1", "2"]),
-        ([raw("1", 2, killed=1)], []),  # killed before the exporter started
+        ([raw("1", 2, killed=1)], []),
         ([raw("1"), raw("2", 2, killed=1)], []),
     ],
 )

@@ -260,7 +260,7 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
         start(f"a:{image}", HOUR * n, 0.02 + 0.02 * (n > 5))
         for n, image in enumerate(["one"] * 6 + ["two"] * 2)
     ]
-    assert not trials(twice)[twice[-1].boot].called  # an earlier image is no baseline
+    assert not trials(twice)[twice[-1].boot].called  # an earlier image is not a baseline
     shifts = [judge_canary("c", None, each, [], LIVE).drifts["a"].shift for each in (starts, same)]
     assert shifts == [None, 0.0]  # starts of the same work are one series, and 48 blocks are enough
 

@@ -128,7 +128,7 @@ def test_scatter_is_that_of_most_points():
     wild[[3, 20]] *= 9
     assert Series.of(wild).shape.scatter < 0.015
     assert compare(latencies(11, 30), wild).verdict not in CHANGED
-    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3  # a second mode is no outlier
+    assert Series.of([1.0] * 20 + [2.0] * 10).shape.scatter > 0.3  # a second mode must not count as outliers
 
 
 INVALID = r"""

@@ -56,7 +56,7 @@ def code():
 @each
 @each_kind
 def test_a_repeat_has_its_time_and_nothing_is_left_behind(name, made_of):
-    """Filling a control's buffers allocates no second buffer in Python."""
+    """Filling a control's buffers must not allocate a second buffer in Python."""
     control = cpu_controls(made_of)[name]
 
     def left():

@@ -9,7 +9,7 @@ from infercanary.probe.schedule import plan
 from tests.targets import Scripted, opened
 
 REPEATS = 4
-TAKES = 0.1  # simulated seconds of a repeat
+TAKES = 0.1  # seconds that a repeat takes by the simulated clock
 
 
 class Clock:

@@ -21,7 +21,7 @@ from tests.scenarios import scenarios
 
 
 def test_ladder_is_geometric_exact_at_each_doubling_and_has_a_short_exact_text():
-    """`le` is text, and sums over probes group series by it. People read 0.0001, 0.0002, … 52.4288."""
+    """Sums over probes group series by the text of `le`, so it must be exact. People read 0.0001, 0.0002, … 52.4288."""
     assert len(LADDER) == 82
     assert LADDER[0] == 50e-6
     assert 60 < LADDER[-1] < 63

@@ -1,4 +1,4 @@
-"""The guard of a sampler."""
+"""The guard that calls a sampler, and survives the sampler's errors."""
 
 import logging
 import threading

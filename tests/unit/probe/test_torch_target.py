@@ -191,7 +191,7 @@ def test_close_lets_go_of_the_model():
     target.close()
     gc.collect()
     assert model() is None
-    target.open()  # the target can be opened again
+    target.open()
     assert result_of(target).shape == (2, 3)
 
 

@@ -97,7 +97,7 @@ def test_tables_of_the_first_revision_get_the_table_of_benchmarks(location):
 
 def test_an_upgrade_that_fails_changes_nothing(location, newer, monkeypatch):
     filled(location)
-    newer("zone", "host")  # a column of this name exists
+    newer("zone", "host")
     assert migrate.main([location]) == 2
     monkeypatch.setattr(schema, "SCHEMA", "0002")
     with closing(open_store(location)) as store:

@@ -83,7 +83,7 @@ def test_a_file_of_0_1_0_is_set_aside_with_its_log_and_a_new_one_is_begun(tmp_pa
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("UPDATE generation SET image = 'logged'")
         database.commit()
-        left = {end: Path(f"{path}{end}").read_bytes() for end in ("", "-wal")}  # as after a crash
+        left = {end: Path(f"{path}{end}").read_bytes() for end in ("", "-wal")}
     for end, body in left.items():
         Path(f"{path}{end}").write_bytes(body)
     for count, warnings in ((4, 1), (0, 0)):

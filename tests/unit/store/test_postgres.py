@@ -137,7 +137,7 @@ def test_one_that_slept_writes_nothing(has_same_name, server):
     server.end_leases()
     with pytest.raises(LeaseLost):
         slept.put_finding(SEARCH, "c", T, b"late", b"")
-    assert slept.renew({SEARCH}) == set()  # a lease that ended is not renewed
+    assert slept.renew({SEARCH}) == set()  # the holder cannot renew a lease that ended
     assert awake.hold({SEARCH}) == {SEARCH}
     awake.put_finding(SEARCH, "c", T, b"after", b"")
     for write in (

@@ -1,4 +1,4 @@
-"""A model that holds as many bytes, or allocates as many during computing, as the environment says."""
+"""A model that holds a number of bytes, or allocates them during computing; the environment gives the number."""
 
 import os
 
