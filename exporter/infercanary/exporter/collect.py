@@ -98,7 +98,8 @@ class Collector:
         Args:
             containers: All containers that the discoveries found.
         """
-        wanted = self.shares.admitted({c.key: c for c in containers}, self.probes)
+        named = (replace(c, host=self.judging.host) for c in containers)
+        wanted = self.shares.admitted({c.key: c for c in named}, self.probes)
         self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
         # A new id means a new container, even with the same name.

@@ -59,7 +59,7 @@ def in_time(parts):
 
 
 def submit(judging, part):
-    judging._host = part.host
+    judging.host = part.host
     judging.submit(part.start, part.runs)
 
 

@@ -72,6 +72,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     """Kubernetes namespace of the pod; empty outside Kubernetes."""
     pod: str = ""
+    host: str = ""
+    """Name of the host, if exporters of several hosts share the store."""
     id: str = ""
     image: str = ""
     image_id: str = ""
@@ -96,9 +98,17 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Label ``reason`` of the failed polls if there is no URL."""
 
     @property
-    def replica(self) -> str:
-        """Name of the container within its service; in Kubernetes, with the pod's name."""
+    def place(self) -> str:
+        """Name of the container within its service on this host; in Kubernetes, with the pod's name."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
+
+    @property
+    def replica(self) -> str:
+        """Name of the container within its service on all hosts.
+
+        Without the host, containers with the same name on several hosts would be one container that restarts.
+        """
+        return f"{self.host}/{self.name}" if self.host and not self.pod else self.place
 
     @property
     def service_key(self) -> ServiceKey:
@@ -106,8 +116,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Namespace, service and replica; unique for each container."""
-        return self.namespace, self.service, self.replica
+        """Namespace, service and place; unique for each container of this exporter."""
+        return self.namespace, self.service, self.place
 
     @property
     def labels(self) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Judging:
         """Services with containers that this exporter polls; replaced as a whole."""
         self.up = True
         """True if the last turn succeeded."""
-        self._host = host
+        self.host = host
         self._location = location
         self._policy = policy
         self._queue = ReportQueue(queue_bytes)
@@ -121,7 +121,7 @@ class Judging:
             is_found: True for a start that this exporter did not see. Its runs are stored only if the store already
                 has the start.
         """
-        generation = msgspec.structs.replace(generation, host=self._host)
+        generation = msgspec.structs.replace(generation, host=self.host)
         self._queue.put(StartReport(generation, runs, is_found))
 
     @property
