@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
@@ -128,14 +129,18 @@ class Rounds:
                 after = self._sampling.take()
                 self._tally.add(BUSY, done.busy + spent)
                 cost += done.cost + spent
+                is_first = canary.name not in self._gpus
                 gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
                 window = Window(
                     done, lateness, self._sampling.first, self._last or before, quiet, before, after, gpus
                 )
+                measures = {**done.measures, **of_gpu(window)}
+                # The controls allocate memory at their first measurement and keep part of it.
+                if is_first and self._controls is not None:
+                    measures.pop(HOST_MEMORY, None)
                 runs.append(
                     self._record(
-                        canary, done, started_at - lateness, started_at, tags(window),
-                        {**done.measures, **of_gpu(window)},
+                        canary, done, started_at - lateness, started_at, tags(window), measures,
                         sm_clock=window.sm_clock, waited=window.waited, crowded=window.crowded,
                         inside=None if done.inside is None else done.inside.cores, received=window.received,
                         clock_reason=clock_reason(window),

@@ -131,8 +131,14 @@ def scan(world, arguments):
     assert done.returncode == 1 and "60" in done.stdout, done
 
 
+def attach(world, arguments):
+    done = world.run(arguments, DOCKER_HOST="unix:///no/such/socket")
+    assert done.returncode == 2 and "Docker" in done.stderr, done
+
+
 DOES = {
     "infercanary ab": ab,
+    "infercanary attach": attach,
     "infercanary beside": beside,
     "infercanary compare": compare,
     "infercanary exporter": exporter,

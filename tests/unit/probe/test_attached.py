@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -51,7 +52,12 @@ missing                                       | bin/python3
 
 
 @pytest.fixture
-def image(tmp_path):
+def image():
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a first line `#!` has no spaces, as tmp_path may have
+        yield make_image(Path(folder))
+
+
+def make_image(tmp_path):
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +65,7 @@ def image(tmp_path):
         path.chmod(0o755)
     for name in ("bin/python", "bin/python3", "venv/bin/python", "venv/bin/python3.11"):
         # A script instead of a link: sys.executable would not distinguish a link.
-        (tmp_path / name).write_text(f'#!/bin/sh\nUSED={name} exec {sys.executable} "$@"\n')
+        (tmp_path / name).write_text(f'#!/bin/sh\nUSED={name} exec "{sys.executable}" "$@"\n')
         (tmp_path / name).chmod(0o755)
     shutil.copytree(ATTACH, tmp_path / "infercanary")
     (tmp_path / "infercanary" / HERE).mkdir()

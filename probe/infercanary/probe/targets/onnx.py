@@ -130,6 +130,7 @@ class OnnxTarget(BatchedTarget):
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
         check_file("model", self._path)
+        self.ask_for_memory([needs.of_files("model", [self._path])])  # before onnx_files() reads the file
         weights = [needs.of_files("model", onnx_files(self._path))]
         self.ask_for_memory(weights)
         if not {*ON_CUDA}.isdisjoint({*self._asked}.intersection(self._ort.get_available_providers())):
