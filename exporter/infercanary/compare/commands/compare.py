@@ -57,7 +57,7 @@ s. For comparison, a CPU-only wheel made a service 3.5 times slower.
     "--candidate-id",
     multiple=True,
     metavar="ID",
-    help="Select an environment or boot of the candidate's journals, as with --baseline-id.",
+    help="As --baseline-id, for the candidate's journals.",
 )
 @options.canary
 @options.choice
