@@ -158,7 +158,9 @@ def fleet(folder, store, hosts, replicas, began=_BEGAN, environments=(), poll_se
         urls = [stack.enter_context(served(probe)) for probe in probes]
         exporters = []
         for number, (one, environment) in enumerate(zip(stores, environments or [{}] * hosts, strict=True)):
-            own = {f"c-{i // hosts}": urls[i] for i in range(number, replicas, hosts)}  # the same names on each host
+            own = {
+                f"c-{i // hosts}": urls[i] for i in range(number, replicas, hosts)
+            }  # the same names on each host
             exporters.append(Exporter(folder, f"h-{number}", one, own, environment, poll_seconds))
             stack.callback(exporters[-1].kill)
             exporters[-1].start()

@@ -53,7 +53,9 @@ missing                                       | bin/python3
 
 @pytest.fixture
 def image():
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a first line `#!` has no spaces, as tmp_path may have
+    with tempfile.TemporaryDirectory(
+        dir="/tmp"
+    ) as folder:  # a first line `#!` has no spaces, as tmp_path may have
         yield make_image(Path(folder))
 
 
