@@ -116,7 +116,7 @@ def role(*arguments: str, cpu: int) -> Any:
 
 
 def main() -> int:
-    """Print for each attack the ratio of the tenant's p99 with and without a probe, and the growth of memory."""
+    """Print for each attack the tenant's p99 with a probe divided by the p99 without, and the growth of its memory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60, help="seconds of each attack and arm")
     parser.add_argument("--role", nargs="*", help=argparse.SUPPRESS)

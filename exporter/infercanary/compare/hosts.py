@@ -1,6 +1,6 @@
-"""One canary in one image on several hosts: which components of the environment differ, and which explain the spread.
+"""Compare hosts that run one canary in one image: differing environments, and each component's share of the spread.
 
-A host is one unit of the statistics, because its starts share one environment.
+The unit of analysis is a host, because all starts on a host share one environment.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Exporter:
         if not self._config_ok:
             yield "Changed settings were refused: the old settings still apply, and the log names the faulty line."
         if not self.judging.up:
-            yield "The judge's store fails: verdicts are not updated, and the log says why."
+            yield "Store unavailable: verdicts are not updated. The log has the reason."
         if self.judging.set_aside_at is not None:
             yield "The judge's store was corrupt and was set aside: earlier verdicts are lost."
 

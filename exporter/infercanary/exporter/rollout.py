@@ -143,7 +143,7 @@ def _why_not(question: Question, finding: Finding, state: ServiceState, upgraded
     if image and new and not any(start.is_known for start in new):
         return "the image of the service's containers is unknown; ask without image="
     if not new or (image and not any(is_named(start, image) for start in new)):
-        return f"no container that reports now is known to run {image or 'it'}"
+        return f"no reporting container runs {image or 'the new image'}, as far as is known"
     if question.since is not None:
         if upgraded_at < question.since.timestamp():
             return "the last upgrade is older than since="

@@ -95,7 +95,7 @@ class Attribution:
         tags = seen.risen
         if blame.get("cause") in ("image", "both") and (users := seen.gpu_users):
             # A GPU gives each process a time slice longer than a control's repeat. So unchanged controls are no proof
-            # that the image caused the shift (docs/adr/0026). Changed controls still count.
+            # that the image caused the shift (docs/adr/0026). Changed controls are still evidence for the host.
             blame, tags = {}, tags | {GPU_BUSY: users}
         return msgspec.structs.replace(
             known,

@@ -64,7 +64,7 @@ class Machine(NamedTuple):
     sysfs: Path = Path("/sys")
     devices: Path = Path("/dev")
     device: int = 0
-    """CUDA's number of the GPU that the checks of events, graphs and CUPTI use."""
+    """CUDA device index of the GPU for the checks of CUDA events, CUDA graphs and CUPTI."""
 
 
 class Check(NamedTuple):

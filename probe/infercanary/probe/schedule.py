@@ -17,8 +17,8 @@ _random = random.Random()  # noqa: S311 - no secret; the server's own generator 
 class Schedule:
     """Slots at ``start + k × interval``. Each slot is moved by up to ±:data:`JITTER` of the interval.
 
-    Slots are absolute, so that a late run does not delay all later runs. A slot that passes during a run is missed:
-    it is counted, and its run is never made up.
+    Slots are absolute, so that a late run does not delay all later runs. A slot that passes during a run is
+    counted as missed, without a later run in its place.
 
     Args:
         interval: Seconds.

@@ -49,7 +49,7 @@ async def test_the_page_says_what_is_wrong_with_the_exporter(exporter, tmp_path,
         other.execute("CREATE TABLE of_another_program (x)")
     path.write_text(f"discovery: none\nstore: {tmp_path}/other.sqlite\nprobes:\n{probes}")
     async with exporter(path=path) as run:
-        await run.shows("2 containers are not polled", "judge&#39;s store fails")
+        await run.shows("2 containers are not polled", "Store unavailable")
         path.write_text("pol_seconds: 1")
         await run.shows("Changed settings were refused")
 

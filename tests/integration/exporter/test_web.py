@@ -98,8 +98,8 @@ def in_the_same_second(path, text):
 
 
 def test_the_file_is_read_at_each_request(tmp_path):
-    """A changed file also invalidates cached passwords. An unusable file gives nobody access: an editor may
-    empty the file before it writes, and a mistake may hide a removed user.
+    """A changed file also invalidates cached passwords. An unusable file denies access to everybody: an empty
+    file must not switch passwords off, and the old file may still list a removed user.
     """
     path, both = tmp_path / "web.yml", users(prometheus=HASH, removed=HASH)
     with running(tmp_path, both) as url:

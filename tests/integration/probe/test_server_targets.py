@@ -411,7 +411,7 @@ def test_a_salt_stands_before_all_that_is_said(server):
 
 
 EXACT = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
-# Fault, path, expected parts, and the values or the reason
+# Columns: fault of the server, path of the request, expected parts of the latency, and values or reason of failure
 EXPECTED = r"""
  | /score?k=1 | {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]} | [1.0, 2.0, 3.0, 0.5]
  | /score | {} | []

@@ -142,7 +142,7 @@ RACES = """
 slow           | a b x y3      |       |               | unknown     | y has not run its canaries yet
 slow           | a b x         | y     |               | unknown     | y has not run its canaries yet
 fast           | a b x         | y     |               | unknown     | y has not run its canaries yet
-slow           | a b x y3      |       | image={V3}    | unknown     | is known to run {V3}
+slow           | a b x y3      |       | image={V3}    | unknown     | no reporting container runs {V3}
 # A crashing replica hides no regression, and delays a promotion.
 slow           | a b x         | y     | image={V2}    | regressed   |
 fast           | a b x         | y     | image={V2}    | unknown     | y has not run its canaries yet
@@ -153,7 +153,7 @@ latest         | xl            |       | image={LATEST} | unknown    | no rollou
 all slow       | a2 b2         |       | image={V1}    | unknown     | is about {V2}
 rolled back    | a2 b2 c1      |       | image={V1}    | improved    | after a rollback
 rolled back    | a2 b2 c1      |       | image={V2}    | unknown     |
-slow           | a b           |       |               | unknown     | no container that reports now is known to run it
+slow           | a b           |       |               | unknown     | no reporting container runs the new image
 slow           | a b           |       | image={V2}    | unknown     |
 again          | a b y2        |       | image={V2}    | regressed   |
 again          | a b           | y     | image={V2}    | unknown     |

@@ -19,7 +19,7 @@ def limit(off_cpu=(0, 0, 0), rows=(), ceilings=CEILINGS, rest=0.0, throttled=0.0
 
     Args:
         off_cpu: Milliseconds queued, blocked and reading.
-        rows: Name, milliseconds, MFLOP, MB, calls (0: unknown work), and optionally device and kernel.
+        rows: Name, milliseconds, MFLOP, MB, calls (0 if the work is unknown), and optionally device and kernel.
         ceilings: See :func:`find_limit`.
         rest: Milliseconds of operators without a row.
         throttled: Milliseconds.

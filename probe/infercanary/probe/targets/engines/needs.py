@@ -16,7 +16,7 @@ _MOST = 1 << 62  # largest size of a need, so that absurd shapes still fit into 
 
 
 def on_device(needs: Iterable[Need]) -> list[Need]:
-    """Return the same needs for the device: copies of inputs and outputs, and the weights of a file."""
+    """Return the same memory needs on the device, for copies of tensors and weights there."""
     return [need._replace(where="device") for need in needs]
 
 
