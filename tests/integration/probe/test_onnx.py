@@ -80,7 +80,7 @@ def blocks(language):
 
 
 def test_the_example_of_the_page_works_as_it_stands(tmp_path):
-    (export,), (config,), (command,) = blocks("python"), blocks("yaml"), blocks("sh")
+    (export, *_), (config,), (command,) = blocks("python"), blocks("yaml"), blocks("sh")
     (tmp_path / "export.py").write_text(f"import sys\nsys.path.insert(0, {str(EXAMPLE)!r})\n{export}")
     (tmp_path / "probe.yaml").write_text(config)
     for line in ([sys.executable, "export.py"], [*PROBE, *command.split()[2:]]):

@@ -11,6 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from infercanary.ab import attach
+from infercanary.command import cli
 from tests.scenarios import refused
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +38,7 @@ def client(monkeypatch):
 
 
 def printed():
-    done = CliRunner().invoke(attach.command, ["search:1.4"], standalone_mode=False)
+    done = CliRunner().invoke(cli.cli, ["attach", "search:1.4"], standalone_mode=False)
     if done.exception:
         raise done.exception
     return done.output
