@@ -108,15 +108,15 @@ def sidecar():
     return tag
 
 
-def block(kind):
-    [found] = [b.removeprefix(kind) for b in ANY.split("```") if b.startswith(f"{kind}\n")]
+def block(begin):
+    [found] = [b.partition("\n")[2] for b in ANY.split("```") if b.startswith(begin)]
     return found
 
 
 def test_beside_in_an_image_that_knows_nothing_of_it(stack, start, settings, sidecar, tmp_path):
     """Uses the page's Dockerfile on a plain image, with an HTTP target for its server."""
     settings(canaries={"search": {"target": "http", "options": {"url": "http://127.0.0.1:8000/"}}})
-    (tmp_path / "Dockerfile").write_text(block("dockerfile").replace("YOUR_IMAGE", PLAIN))
+    (tmp_path / "Dockerfile").write_text(block("dockerfile\n").replace("YOUR_IMAGE", PLAIN))
     tag = "infercanary-any-image:test"
     run("docker", "build", "--quiet", "--tag", tag, str(tmp_path), seconds=300)
     try:
@@ -154,7 +154,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(stack, start, settings, si
     serve = ("python", "-m", "http.server", "8000")
     agrees = ("--label", f"infercanary.watched-by={PROJECT}-search-probe")
     server = start("search", *inside, *agrees, image=PLAIN, command=serve)
-    config = yaml.safe_load(block("yaml"))
+    config = yaml.safe_load(block("yaml\n# probe.yaml"))
     config["canaries"]["search"]["options"]["url"] = f"http://{server}:8000/"
     mount = settings(canaries=config["canaries"])
     labels = ("--label", "infercanary.service=search", "--label", f"infercanary.watches={server}")
