@@ -168,8 +168,9 @@ def pytest_runtest_call(item):
     before, children = resident(), _children()
     yield
     most = max(peak() - before, found if (found := _children()) > children else 0)
-    has_cuda = item.get_closest_marker("gpu") or ("torch" in sys.modules and find_spec("nvidia") is not None)
-    allowed = MOST_BESIDE_CUDA if has_cuda else MOST_MEMORY
+    is_large = item.get_closest_marker("gpu") or item.get_closest_marker("large")
+    has_cuda = "torch" in sys.modules and find_spec("nvidia") is not None
+    allowed = MOST_BESIDE_CUDA if is_large or has_cuda else MOST_MEMORY
     assert most <= allowed, f"took {readable(most)}, but the limit of a test is {readable(allowed)}"
 
 

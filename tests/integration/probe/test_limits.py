@@ -17,7 +17,7 @@ from infercanary.probe.roofline import Ceilings
 from infercanary.probe.targets.onnx import OnnxTarget
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.takes(20)
+pytestmark = [pytest.mark.takes(20), pytest.mark.large]
 
 ROOT = Path(__file__).parents[3]
 MODELS = """
