@@ -142,7 +142,7 @@ def simulate(count: int, seed: int) -> bool:
         "effect below 20 %": [x for x in trials if x.effect < 0.2],
         "restart SD above 2 %": [x for x in trials if x.sd > 0.02],
     }
-    for name, group in groups.items():
+    for name, group in filter(all, groups.items()):
         numbers, starts = [x.experiments for x in group], [x.starts for x in group]
         rates = " | ".join(wilson(sum(map(is_so, group)), len(group)) for is_so in (is_found, is_wrong))
         print(f"| {name} | {rates} | {np.median(numbers):g}, {max(numbers)} | {np.median(starts):g} |")
