@@ -63,16 +63,16 @@ def lines(name: str, entrypoint: list[str], arguments: list[str], notes: str) ->
         notes: Output of the check.
     """
     text = resources.files(__package__).joinpath("attach.txt").read_text(encoding="utf-8")
-    server, command = json.dumps([_ENTRYPOINT, *entrypoint]), json.dumps(arguments)
+    # Compose and Kubernetes both replace $NAME or $(NAME), and print $ for $$.
+    server, command = (
+        json.dumps(words).replace("$", "$$") for words in ([_ENTRYPOINT, *entrypoint], arguments)
+    )
     return text % {
         "image": name,
-        "notes": "".join(f"# {line}\n" for line in notes.splitlines()),
+        "notes": "".join(f"# {printable(line)}\n" for line in notes.splitlines()),
         "version": infercanary.__version__,
-        # Compose replaces $NAME, and Kubernetes $(NAME).
-        "compose_entrypoint": server.replace("$", "$$"),
-        "compose_command": command.replace("$", "$$"),
-        "entrypoint": server.replace("$(", "$$("),
-        "command": command.replace("$(", "$$("),
+        "entrypoint": server,
+        "command": command,
     }
 
 

@@ -28,6 +28,7 @@ FILES = {
     "bin/activates": "#!/bin/sh\n. {root}/venv/bin/activate\nexec python server.py\n",
     "bin/recursive": "#!/bin/sh\nrecursive recursive\n",
     "plain.sh": "exec {root}/venv/bin/python server.py\n",
+    "bin/ends": "#!/bin/sh\nexec {root}/venv/bin/python server.py",
     "bin/server": "\x7fELF\x00\x01\n",
 }
 """Files of an image; the system's interpreter is bin/python3, and bin/python is the same."""
@@ -48,6 +49,8 @@ activates                                     | venv/bin/python
 recursive                                     | bin/python3
 server *                                      | bin/python3
 missing                                       | bin/python3
+ends                                          | venv/bin/python
+'{root}/my app/bin/python' server.py          | my app/bin/python
 """
 
 
@@ -65,9 +68,10 @@ def make_image(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.format(root=tmp_path))
         path.chmod(0o755)
-    for name in ("bin/python", "bin/python3", "venv/bin/python", "venv/bin/python3.11"):
+    for name in ("bin/python", "bin/python3", "venv/bin/python", "venv/bin/python3.11", "my app/bin/python"):
         # A script instead of a link: sys.executable would not distinguish a link.
-        (tmp_path / name).write_text(f'#!/bin/sh\nUSED={name} exec "{sys.executable}" "$@"\n')
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f'#!/bin/sh\nUSED="{name}" exec "{sys.executable}" "$@"\n')
         (tmp_path / name).chmod(0o755)
     shutil.copytree(ATTACH, tmp_path / "infercanary")
     (tmp_path / "infercanary" / HERE).mkdir()
@@ -105,10 +109,16 @@ def test_a_server_without_a_python_for_the_probe_runs_without_a_probe(image):
     assert done.stderr == "too old\ninfercanary: the server runs without a probe\n"
 
 
+def test_a_name_without_packages_is_not_used(image):
+    (image / "infercanary/choose.py").write_text("print('nothing there')")
+    done = begun(image, "dash", "echo", "served")
+    assert (done.stdout, done.returncode) == ("served\n", 0)
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("search_path", [{}, {"PYTHONPATH": "", "LC_CTYPE": "C"}, {"PYTHONPATH": "/srv/lib"}])
 def test_the_probes_packages_are_first_and_the_server_gets_its_own_variables(image, shell, search_path):
-    (image / "infercanary/choose.py").write_text(f"print('{HERE}')")
+    (image / "infercanary/choose.py").write_text(f"print('a line of the image'); print('{HERE}')")
     launcher = image / "infercanary/probe/bin/infercanary"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(
